@@ -1,0 +1,54 @@
+"""Where a text ends: a stop token, a stop string or the token limit, wherever in a round it falls."""
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+
+class Stopper:
+    """Takes each round's tokens and cuts them where plain autoregressive decoding would have stopped.
+
+    A stop token is kept in `ids` and ends the text; a stop string ends it with the token that completes it in
+    the generated text. `reason` is None while the text goes on, then "stop" or "length".
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        stop_ids: Sequence[int],
+        stop_strings: Sequence[str],
+        max_new_tokens: int,
+    ):
+        self.ids: list[int] = []
+        self.reason: str | None = None
+        self._tokenizer, self._stop_ids, self._stop_strings = (
+            tokenizer,
+            frozenset(stop_ids),
+            tuple(stop_strings),
+        )
+        self._limit = max_new_tokens
+
+    def take(self, tokens: list[int]) -> list[int]:
+        """Append the tokens up to the stop, and return those that were kept."""
+        start = len(self.ids)
+        for token in tokens:
+            self.ids.append(token)
+            if token in self._stop_ids or (self._stop_strings and self._found() is not None):
+                self.reason = "stop"
+            elif len(self.ids) == self._limit:
+                self.reason = "length"
+            if self.reason:
+                break
+        return self.ids[start:]
+
+    def text(self) -> str:
+        """The generated text, without the stop token or stop string that ended it."""
+        kept = self.ids[:-1] if self.ids and self.ids[-1] in self._stop_ids else self.ids
+        text = str(self._tokenizer.decode(kept, skip_special_tokens=True))
+        found = self._found() if self._stop_strings else None
+        return text if found is None else text[:found]
+
+    def _found(self) -> int | None:
+        text = str(self._tokenizer.decode(self.ids, skip_special_tokens=True))
+        places = [text.find(string) for string in self._stop_strings if string in text]
+        return min(places, default=None)

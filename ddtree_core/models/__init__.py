@@ -1,0 +1,29 @@
+"""All that touches transformers: targets, drafters, their checkpoints and the registry of known pairs."""
+
+from ddtree_core.models.cache import UnsupportedModelError
+from ddtree_core.models.draft_config import CheckpointError
+from ddtree_core.models.memory import OutOfMemoryError
+from ddtree_core.models.pairs import (
+    DEFAULT_PAIR,
+    PAIRS,
+    DownloadError,
+    ModelPair,
+    PairError,
+    PairSpec,
+    load_pair,
+)
+from ddtree_core.models.target import Target
+
+__all__ = [
+    "DEFAULT_PAIR",
+    "PAIRS",
+    "CheckpointError",
+    "DownloadError",
+    "ModelPair",
+    "OutOfMemoryError",
+    "PairError",
+    "PairSpec",
+    "Target",
+    "UnsupportedModelError",
+    "load_pair",
+]

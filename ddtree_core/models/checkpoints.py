@@ -1,0 +1,150 @@
+"""DFlash checkpoints on disk → `DFlashModel`: tensors of the original (z-lab) and of the `speculators`
+layout.
+
+Every rule that the two layouts leave to the reader is applied in here, once, and a checkpoint that does not
+fit is refused in one sentence before any weight is used.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+
+from ddtree_core.models.draft_config import (
+    CheckpointError,
+    DFlashConfig,
+    declared_dtype,
+    parse_config,
+    read_config,
+)
+from ddtree_core.models.drafter import DFlashModel
+
+
+def load_drafter(
+    folder: Path,
+    target: PreTrainedModel,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> DFlashModel:
+    """Load the DFlash checkpoint in `folder` for `target`, checked against it.
+
+    Raises `CheckpointError` for a checkpoint that is damaged, incomplete or made for another target, and for
+    float16.
+    """
+    raw = read_config(folder)
+    if torch.float16 in (dtype, declared_dtype(raw)):
+        raise CheckpointError(
+            f"{folder}: float16 makes DFlash drafters useless (acceptance collapses); use bfloat16 or "
+            f"float32 instead"
+        )
+    config = parse_config(raw, target.config.get_text_config(decoder=True), where=str(folder))
+    tensors = _read_tensors(folder)
+    offsets, mapped = tensors.pop("d2t", None), tensors.pop("t2d", None)
+    config, vocabulary = _vocabulary(config, offsets, mapped, folder)
+    with torch.device("meta"):
+        model = DFlashModel(
+            config, own_head="lm_head.weight" in tensors, own_embedding="embed_tokens.weight" in tensors
+        )
+    _check_tensors(model, tensors, folder)
+    model.load_state_dict(tensors, assign=True)
+    if vocabulary is not None:
+        model.lm_head = model.lm_head or _rows_of_target_head(target, vocabulary)
+        model.vocabulary = vocabulary.to(device)
+    # The rotary frequencies are computed, not stored, and stay float32 whatever the weights are.
+    model.rotary_emb = nn.Identity()
+    model = model.to(device=device, dtype=dtype).requires_grad_(False).eval()
+    model.rotary_emb = Qwen3RotaryEmbedding(config.body).to(device)
+    return model
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        files = sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise CheckpointError(f"{folder} holds no *.safetensors file; fetch the checkpoint again")
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as opened:
+                tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(
+                f"{file} is missing, truncated or damaged ({error}); fetch the checkpoint again"
+            ) from error
+    if any(t.dtype == torch.float16 for t in tensors.values()):
+        raise CheckpointError(
+            f"{folder}: the weights are float16, expected bfloat16 or float32; convert from the original "
+            f"weights"
+        )
+    return tensors
+
+
+def _vocabulary(
+    config: DFlashConfig, offsets: Tensor | None, mapped: Tensor | None, folder: Path
+) -> tuple[DFlashConfig, Tensor | None]:
+    """Target token id of every output row; `d2t` holds offsets: target id = draft id + d2t[draft id]."""
+    if offsets is None:
+        if config.draft_vocab_size != config.body.vocab_size:
+            raise CheckpointError(
+                f"{folder}: draft_vocab_size is {config.draft_vocab_size} of {config.body.vocab_size}, but "
+                f"there is no d2t tensor that "
+                "maps draft ids to token ids"
+            )
+        return config, None
+    vocabulary = torch.arange(len(offsets)) + offsets.long()
+    valid = len(offsets) == config.draft_vocab_size and bool(
+        ((vocabulary >= 0) & (vocabulary < config.body.vocab_size)).all()
+    )
+    if not valid or len(vocabulary.unique()) != len(vocabulary):
+        raise CheckpointError(
+            f"{folder}: d2t must hold {config.draft_vocab_size} offsets to distinct token ids below "
+            f"{config.body.vocab_size}"
+        )
+    if mapped is not None and not torch.equal(mapped.nonzero().flatten(), vocabulary.sort().values):
+        raise CheckpointError(f"{folder}: t2d and d2t name different token ids; fetch the checkpoint again")
+    return replace(config, draft_vocab_size=len(vocabulary)), vocabulary
+
+
+def _check_tensors(model: DFlashModel, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    expected = {name: tuple(p.shape) for name, p in model.state_dict().items()}
+    missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
+    if missing or extra:
+        told = [
+            f"{what} {', '.join(names[:4])}{' …' if len(names) > 4 else ''}"
+            for what, names in (("missing", missing), ("unknown", extra))
+            if names
+        ]
+        raise CheckpointError(
+            f"{folder}: {' and '.join(told)} among its tensors; expected exactly those of a DFlash draft body"
+        )
+    ids, width = len(model.config.target_layer_ids), tensors["fc.weight"].shape[-1]
+    if width != ids * model.config.target_hidden_size:
+        raise CheckpointError(
+            f"{folder}: fc.weight reads {width} features, but {ids} layer ids × hidden size "
+            f"{model.config.target_hidden_size} give "
+            f"{ids * model.config.target_hidden_size}; config and weights do not belong together"
+        )
+    for name, shape in expected.items():
+        if tuple(tensors[name].shape) != shape:
+            raise CheckpointError(
+                f"{folder}: {name} has shape {tuple(tensors[name].shape)}, expected {shape} from config.json"
+            )
+
+
+def _rows_of_target_head(target: PreTrainedModel, vocabulary: Tensor) -> nn.Linear:
+    head: Any = target.get_output_embeddings()
+    weight = head.weight
+    head = nn.Linear(weight.shape[1], len(vocabulary), bias=False, device="meta")
+    head.weight = nn.Parameter(weight.detach()[vocabulary.to(weight.device)].clone())
+    return head

@@ -1,0 +1,171 @@
+"""The target: prefill a prompt, verify a draft tree in one forward pass, commit the accepted path.
+
+What differs between architectures stays in here (masks, positions, caches, devices); the decoding loop never
+asks what the target is.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+
+from ddtree_core.models.attention import full_mask, sliding_mask, tree_positions
+from ddtree_core.models.cache import (
+    UnsupportedModelError,
+    keep_path,
+    layer_kinds,
+    new_cache,
+    open_tree,
+    sliding_window,
+)
+from ddtree_core.trees import DraftTree
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What one pass of the target gives for each position it read."""
+
+    logits: Float[Tensor, "N vocab"]
+    features: Float[
+        Tensor, "N width"
+    ]  # outputs of the captured blocks side by side; width 0 when none are captured
+
+
+def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
+    """The decoder blocks of a causal language model, in order."""
+    layers = getattr(model.get_decoder(), "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} shows no list of decoder layers; expected a decoder with `.layers`"
+        )
+    return layers
+
+
+def check_supported(model: PreTrainedModel) -> None:
+    """Raise `UnsupportedModelError`, in one sentence, unless draft trees can be verified on this model."""
+    decoder_layers(model)
+    sliding_window(new_cache(model.config))
+    implementation = model.config.get_text_config(decoder=True)._attn_implementation
+    if implementation not in ("sdpa", "eager"):
+        raise UnsupportedModelError(
+            f"attention implementation {implementation!r} takes no tree mask; load the target with "
+            f"attn_implementation='sdpa' or 'eager'"
+        )
+
+
+class Target:
+    """One generation on a target model: its cache, and the tree being verified.
+
+    `layer_ids` are decoder blocks (0-based) whose outputs are captured as features, in that order;
+    `feature_device` is where features are brought (default: where the last captured block lives).
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        layer_ids: Sequence[int] = (),
+        feature_device: torch.device | None = None,
+    ):
+        check_supported(model)
+        self.model = model
+        self.layer_ids = tuple(layer_ids)
+        self.length = 0  # committed tokens in the cache
+        self._feature_device = feature_device
+        self._cache: Cache = new_cache(model.config)
+        self._kinds, self._window = layer_kinds(self._cache), sliding_window(self._cache)
+        self._layers = decoder_layers(model)
+        self._pending: Scores | None = None
+
+    @torch.inference_mode()
+    def prefill(self, ids: Int[Tensor, "n"]) -> Scores:
+        """Read the prompt (n token ids): logits (1, vocab) after its last token, features (n, width) of every
+        token.
+        """
+        if self.length:
+            raise RuntimeError("this target has already read a prompt; make a new Target for another one")
+        scores = self._forward(ids, logits_to_keep=1)
+        self.length = len(ids)
+        return scores
+
+    @torch.inference_mode()
+    def verify(self, tree: DraftTree) -> Scores:
+        """Read all N nodes in one pass: logits (N, vocab), each those of history + the node's root path, and
+        features (N, width).
+
+        Must be followed by `commit`.
+        """
+        if self._pending is not None:
+            raise RuntimeError(
+                "a tree is waiting to be committed; call commit(path) before verifying another one"
+            )
+        open_tree(self._cache)
+        tree = tree.to(self.model.device)
+        self._pending = self._forward(
+            tree.token_ids, position_ids=tree_positions(tree, self.length), attention_mask=self._masks(tree)
+        )
+        return self._pending
+
+    @torch.inference_mode()
+    def commit(self, path: list[int]) -> Float[Tensor, "m width"]:
+        """Keep the nodes on `path` (m node indices of the verified tree, root first) in the caches and return
+        their features.
+        """
+        if self._pending is None:
+            raise RuntimeError("there is no verified tree to commit; call verify(tree) first")
+        keep_path(self._cache, self.length, path)
+        features = self._pending.features
+        if path[-1] != len(path) - 1 or len(path) != len(features):
+            features = features[torch.tensor(path, device=features.device)]
+        self.length += len(path)
+        self._pending = None
+        return features
+
+    def _masks(self, tree: DraftTree) -> Tensor | dict[str, Tensor]:
+        masks = {}
+        if "full_attention" in self._kinds:
+            masks["full_attention"] = full_mask(tree, self.length, self.model.dtype)
+        if self._window is not None:
+            masks["sliding_attention"] = sliding_mask(tree, self.length, self._window, self.model.dtype)
+        # Models with one kind of layer take that mask as it is; models with both take one by layer type.
+        return masks if len(masks) > 1 else next(iter(masks.values()))
+
+    def _forward(self, ids: Tensor, **kwargs: object) -> Scores:
+        with _captured(self._layers, self.layer_ids) as captured:
+            out = self.model(
+                input_ids=ids.to(self.model.device)[None], cache=self._cache, use_cache=True, **kwargs
+            )
+        return Scores(out.logits[0], self._features(captured, len(ids)))
+
+    def _features(self, captured: dict[int, Tensor], n: int) -> Tensor:
+        if not self.layer_ids:
+            return torch.empty(n, 0)
+        device = self._feature_device or captured[self.layer_ids[-1]].device
+        return torch.cat([captured[k].to(device) for k in self.layer_ids], dim=-1)
+
+
+@contextmanager
+def _captured(layers: nn.ModuleList, layer_ids: Sequence[int]) -> Iterator[dict[int, Tensor]]:
+    """Collect the outputs (N, hidden) of the given blocks while the context is open.
+
+    The block's own output is what drafters are trained on; the library's last entry of `hidden_states` is
+    already past the final norm.
+    """
+    outputs: dict[int, Tensor] = {}
+
+    def keep(k: int):
+        def hook(_module: nn.Module, _args: object, output: Tensor | tuple[Tensor, ...]) -> None:
+            outputs[k] = (output[0] if isinstance(output, tuple) else output)[0]
+
+        return hook
+
+    handles = [layers[k].register_forward_hook(keep(k)) for k in set(layer_ids)]
+    try:
+        yield outputs
+    finally:
+        for handle in handles:
+            handle.remove()

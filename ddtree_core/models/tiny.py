@@ -1,0 +1,142 @@
+"""Tiny pairs with random weights: every code path in a second, on any machine, without a download.
+
+The targets are real transformers models with random weights from a seed. A trained drafter cannot exist for
+them, so theirs looks ahead with the target itself and blurs what it sees: right often enough for trees to
+branch, wrong often enough for chains to break.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers import models as tokenizer_models
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+)
+
+SPECIAL_TOKENS = ("<|bos|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
+MASK_TOKEN_ID = 256 + SPECIAL_TOKENS.index("<|mask|>")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% "
+    "endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_SHAPE: dict[str, Any] = dict(
+    vocab_size=256 + len(SPECIAL_TOKENS),
+    hidden_size=64,
+    intermediate_size=128,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    max_position_embeddings=2048,
+    tie_word_embeddings=False,
+    initializer_range=0.3,  # sharp predictions; the usual 0.02 gives nearly flat ones
+    bos_token_id=256,
+    eos_token_id=258,
+    pad_token_id=258,
+)
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer with one token per byte and four special tokens, with a chat template."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(tokenizer_models.BPE({byte: i for i, byte in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<|bos|>",
+        eos_token="<|im_end|>",
+        pad_token="<|im_end|>",
+        mask_token="<|mask|>",
+    )
+    wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped
+
+
+def tiny_config(kind: str) -> PreTrainedConfig:
+    """Config of a tiny target: "llama", "qwen3", or "sliding" (every other layer has a window of 16)."""
+    if kind == "llama":
+        return LlamaConfig(**_SHAPE)
+    if kind == "qwen3":
+        return Qwen3Config(**_SHAPE)
+    types = ["sliding_attention", "full_attention"] * 2
+    return Qwen3Config(**_SHAPE, use_sliding_window=True, sliding_window=16, layer_types=types)
+
+
+def tiny_target(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
+    """A target with random float32 weights drawn from `seed`, leaving the global random state as it was."""
+    state = torch.random.get_rng_state()
+    try:
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    finally:
+        torch.random.set_rng_state(state)
+
+
+@dataclass(frozen=True)
+class BlurredLookahead:
+    """Draft weights of a tiny pair: the target's own greedy continuation, blurred by noise from a seed.
+
+    `noise` is the standard deviation of the noise relative to that of the logits; it grows with depth, as
+    drafts get worse further out.
+    """
+
+    depth: int = 7
+    noise: float = 0.35
+    seed: int = 0
+
+    @property
+    def layer_ids(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def open(self, target: PreTrainedModel, prompt_ids: list[int]) -> "LookaheadDrafter":
+        return LookaheadDrafter(self, target, prompt_ids)
+
+
+class LookaheadDrafter:
+    """One generation with a `BlurredLookahead`: keeps the committed ids, since it reads no features."""
+
+    vocabulary = None
+
+    def __init__(self, draft: BlurredLookahead, target: PreTrainedModel, prompt_ids: list[int]):
+        self._draft, self._target, self._ids = draft, target, prompt_ids[:1]
+
+    @torch.inference_mode()
+    def draft(
+        self, features: Float[Tensor, "m width"], tokens: Int[Tensor, "m"]
+    ) -> Float[Tensor, "depth vocab"]:
+        """Logits of the next `depth` positions; see `Drafter.draft`."""
+        self._ids = self._ids + tokens.tolist()
+        generator = torch.Generator().manual_seed(self._draft.seed + len(self._ids))
+        ids, rows = torch.tensor(self._ids, device=self._target.device), []
+        for k in range(self._draft.depth):
+            logits = (
+                self._target(input_ids=ids[None], use_cache=False, logits_to_keep=1)
+                .logits[0, -1]
+                .float()
+                .cpu()
+            )
+            blur = (
+                torch.randn(logits.shape, generator=generator)
+                * logits.std()
+                * self._draft.noise
+                * (1 + k / 4)
+            )
+            rows.append(logits + blur)
+            ids = torch.cat([ids, logits.argmax()[None].to(ids.device)])
+        return torch.stack(rows)
