@@ -41,7 +41,7 @@ def decode(
     16). `stop` adds token ids and strings to the pair's own stop tokens. `generator` seeds sampling; `clock`
     listens to the stages. Arguments are checked before any work starts: `ValueError` with one sentence.
     """
-    prompt_ids = encode_prompt(pair.tokenizer, prompt)
+    prompt_ids = encode_prompt(pair.tokenizer, prompt, **pair.template)
     budget = check_request(pair, prompt_ids, method, budget, max_new_tokens, stop or ())
     return _rounds(
         pair,
@@ -67,7 +67,7 @@ def generate(
     generator: torch.Generator | None = None,
 ) -> Generation:
     """Generate a whole text; arguments as for `decode`."""
-    prompt_ids = encode_prompt(pair.tokenizer, prompt)
+    prompt_ids = encode_prompt(pair.tokenizer, prompt, **pair.template)
     budget = check_request(pair, prompt_ids, method, budget, max_new_tokens, stop or ())
     sampler, stopper = sampler or Sampler(), _stopper(pair, stop, max_new_tokens)
     start = perf_counter()

@@ -119,8 +119,8 @@ def _keep_path_full(layer: Any, history: int, path: list[int]) -> None:
     end = history + len(path)
     for name in ("keys", "values"):
         rows = getattr(layer, name)
-        if path[-1] != len(path) - 1:  # otherwise the path already lies in front, in order
-            nodes = torch.tensor(path, device=rows.device) + history
+        if path != list(range(len(path))):  # otherwise the path already lies in front, in order
+            nodes = torch.tensor(path, dtype=torch.long, device=rows.device) + history
             rows[:, :, history:end] = rows.index_select(2, nodes)
         setattr(layer, name, rows[:, :, :end])
 
@@ -130,7 +130,7 @@ def _keep_path_sliding(layer: DynamicSlidingWindowLayer, history: int, path: lis
     kept = (list(range(before)) + [before + node for node in path])[-(layer.sliding_window - 1) :]
     assert layer.keys is not None
     assert layer.values is not None
-    rows = torch.tensor(kept, device=layer.keys.device)
+    rows = torch.tensor(kept, dtype=torch.long, device=layer.keys.device)
     layer.keys, layer.values = layer.keys.index_select(2, rows), layer.values.index_select(2, rows)
     layer.cumulative_length = history + len(path)
     layer.record_past = False

@@ -40,12 +40,12 @@ def load_drafter(
     float16.
     """
     raw = read_config(folder)
+    config = parse_config(raw, target.config.get_text_config(decoder=True), where=str(folder))
     if torch.float16 in (dtype, declared_dtype(raw)):
         raise CheckpointError(
             f"{folder}: float16 makes DFlash drafters useless (acceptance collapses); use bfloat16 or "
             f"float32 instead"
         )
-    config = parse_config(raw, target.config.get_text_config(decoder=True), where=str(folder))
     tensors = _read_tensors(folder)
     offsets, mapped = tensors.pop("d2t", None), tensors.pop("t2d", None)
     config, vocabulary = _vocabulary(config, offsets, mapped, folder)
@@ -68,7 +68,7 @@ def load_drafter(
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        files = sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
+        files = sorted({folder / name for name in _weight_map(index).values()})
     else:
         files = sorted(folder.glob("*.safetensors"))
     if not files:
@@ -88,6 +88,13 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
             f"weights"
         )
     return tensors
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{index} is damaged ({error}); fetch the checkpoint again") from error
 
 
 def _vocabulary(

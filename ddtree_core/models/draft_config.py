@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import Qwen3Config
 
 
@@ -37,9 +38,23 @@ class DFlashConfig:
 
 
 def parse_config(raw: Mapping[str, Any], target: Any, where: str = "draft checkpoint") -> DFlashConfig:
-    """Read a config.json of either layout and check it against the target's (text) config."""
+    """Read a config.json of either layout and check it against the target's (text) config.
+
+    Raises `CheckpointError` for anything that is missing, malformed, or made for another target.
+    """
     speculators = raw.get("speculators_model_type") is not None
-    config = _parse_speculators(raw, target, where) if speculators else _parse_z_lab(raw, target, where)
+    try:
+        config = _parse_speculators(raw, target, where) if speculators else _parse_z_lab(raw, target, where)
+    except (AttributeError, TypeError, StrictDataclassError) as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise CheckpointError(
+            f"{where}: config.json holds a value that cannot be used ({reason}); fetch the checkpoint again"
+        ) from error
+    _check(config, target, where)
+    return config
+
+
+def _check(config: DFlashConfig, target: Any, where: str) -> None:
     if config.block_size < 2:
         raise CheckpointError(
             f"{where}: block_size is {config.block_size}, expected at least 2 (the root and one drafted "
@@ -74,7 +89,6 @@ def parse_config(raw: Mapping[str, Any], target: Any, where: str = "draft checkp
             f"{where}: mask token id {config.mask_token_id} is outside the vocabulary of "
             f"{config.body.vocab_size}"
         )
-    return config
 
 
 def default_layer_ids(num_target_layers: int, n: int = 5) -> tuple[int, ...]:
@@ -89,22 +103,15 @@ def _parse_z_lab(raw: Mapping[str, Any], target: Any, where: str) -> DFlashConfi
     body = _body(raw, where)
     depth = raw.get("num_target_layers") or inner.get("num_target_layers")
     ids = inner.get("target_layer_ids") or default_layer_ids(depth or target.num_hidden_layers)
-    causal = next(
-        (
-            d[k]
-            for d, k in ((raw, "is_causal"), (inner, "is_causal"), (inner, "causal"))
-            if d.get(k) is not None
-        ),
-        True,
-    )
+    causal = _first(raw.get("is_causal"), inner.get("is_causal"), inner.get("causal"), True)
     sliding = [kind == "sliding_attention" for kind in body.layer_types or ()]
     return DFlashConfig(
         body=body,
-        block_size=_required(raw.get("block_size", inner.get("block_size")), "block_size", where),
-        mask_token_id=_required(
-            inner.get("mask_token_id", raw.get("mask_token_id")), "dflash_config.mask_token_id", where
+        block_size=_integer(_first(raw.get("block_size"), inner.get("block_size")), "block_size", where),
+        mask_token_id=_integer(
+            _first(inner.get("mask_token_id"), raw.get("mask_token_id")), "dflash_config.mask_token_id", where
         ),
-        target_layer_ids=tuple(ids),
+        target_layer_ids=tuple(_integer(k, "target_layer_ids", where) for k in ids),
         num_target_layers=depth,
         target_hidden_size=raw.get("target_hidden_size") or body.hidden_size,
         draft_vocab_size=raw.get("draft_vocab_size") or body.vocab_size,
@@ -127,11 +134,10 @@ def _parse_speculators(raw: Mapping[str, Any], target: Any, where: str) -> DFlas
     causal = not raw.get("sliding_window_non_causal", False)
     return DFlashConfig(
         body=body,
-        block_size=_required(raw.get("block_size"), "block_size", where),
-        mask_token_id=_required(raw.get("mask_token_id"), "mask_token_id", where),
-        target_layer_ids=tuple(
-            k - 1 for k in ids
-        ),  # they index hidden_states, whose entry 0 is the embedding
+        block_size=_integer(raw.get("block_size"), "block_size", where),
+        mask_token_id=_integer(raw.get("mask_token_id"), "mask_token_id", where),
+        # They index hidden_states, whose entry 0 is the embedding.
+        target_layer_ids=tuple(_integer(k, "aux_hidden_state_layer_ids", where) - 1 for k in ids),
         num_target_layers=raw.get("num_target_layers"),
         target_hidden_size=raw.get("target_hidden_size") or target.hidden_size,
         draft_vocab_size=raw.get("draft_vocab_size") or body.vocab_size,
@@ -147,24 +153,36 @@ def _body(raw: Mapping[str, Any], where: str) -> Qwen3Config:
         if k not in ("model_type", "architectures", "dflash_config", "quantization_config")
     }
     # Drafters rotate the whole head; a target's partial or multimodal rotary that a converter left in does
-    # not carry over.
-    rope = dict(fields.pop("rope_parameters", None) or fields.pop("rope_scaling", None) or {})
+    # not carry over. Both fields must go: the library would let an old `rope_scaling` win.
+    scaling, parameters = fields.pop("rope_scaling", None) or {}, fields.pop("rope_parameters", None) or {}
     rope = {
         k: v
-        for k, v in rope.items()
+        for k, v in {**scaling, **parameters}.items()
         if k not in ("partial_rotary_factor", "mrope_section", "mrope_interleaved")
     }
     fields.pop("partial_rotary_factor", None)
     rope.setdefault("rope_theta", fields.pop("rope_theta", None))
-    rope.setdefault("rope_type", rope.pop("type", "default"))
+    kind = rope.setdefault("rope_type", rope.pop("type", "default"))
+    rope["rope_type"] = "default" if kind == "mrope" else kind
     _required(rope["rope_theta"], "rope_theta", where)
     return Qwen3Config(**fields, rope_parameters=rope)
 
 
 def _windows(raw: Mapping[str, Any], body: Qwen3Config, where: str) -> tuple[int | None, ...]:
-    sliding = [kind == "sliding_attention" for kind in body.layer_types or ()]
-    window = _required(raw.get("sliding_window"), "sliding_window", where) if any(sliding) else None
+    kinds = body.layer_types or ()
+    if unknown := sorted(set(kinds) - {"full_attention", "sliding_attention"}):
+        raise CheckpointError(
+            f"{where}: draft layers of type {', '.join(unknown)} are not supported, expected full_attention "
+            f"or sliding_attention"
+        )
+    sliding = [kind == "sliding_attention" for kind in kinds]
+    window = _integer(raw.get("sliding_window"), "sliding_window", where) if any(sliding) else None
     return tuple(window if s else None for s in sliding)
+
+
+def _first(*values: Any) -> Any:
+    """The first value that is given; None where none is."""
+    return next((value for value in values if value is not None), None)
 
 
 def _required(value: Any, name: str, where: str) -> Any:
@@ -175,18 +193,28 @@ def _required(value: Any, name: str, where: str) -> Any:
     return value
 
 
+def _integer(value: Any, name: str, where: str) -> int:
+    if type(_required(value, name, where)) is not int:
+        raise CheckpointError(f"{where}: {name} in config.json is {value!r}, expected a whole number")
+    return value
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """The checkpoint's config.json; `CheckpointError` where there is none or it is not JSON."""
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{folder} holds no config.json; expected the folder of a DFlash checkpoint")
     try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # not JSON, or not even text
         raise CheckpointError(f"{path} is not valid JSON ({error}); fetch the checkpoint again") from error
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{path} is not valid (no JSON object); fetch the checkpoint again")
+    return raw
 
 
 def declared_dtype(raw: Mapping[str, Any]) -> torch.dtype:
     """The dtype that a config.json declares; float32 where it declares none."""
-    named = raw.get("dtype") or raw.get("torch_dtype") or "float32"
+    nested = raw.get("transformer_layer_config") or {}  # of the `speculators` layout
+    named = _first(*(d.get(k) for d in (raw, nested) for k in ("dtype", "torch_dtype"))) or "float32"
     return getattr(torch, str(named).removeprefix("torch."), torch.float32)

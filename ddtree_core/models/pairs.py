@@ -44,6 +44,7 @@ class ModelPair:
     draft: DraftModel
     packed: bool = False  # linears run through oneDNN-packed weights
     revisions: dict[str, str | None] = field(default_factory=dict)
+    template: dict[str, Any] = field(default_factory=dict)  # arguments for the chat template
 
     @property
     def dtype(self) -> torch.dtype:
@@ -81,12 +82,16 @@ def load_pair(
     dtype: torch.dtype | str | None = None,
     revision: str | tuple[str | None, str | None] | None = None,
     packed: bool | None = None,
+    template: dict[str, Any] | None = None,
 ) -> ModelPair:
-    """Load a known pair by name, or (target, drafter) given as local folders or hub ids.
+    """Load a known pair by name, or a target and a drafter given as local folders or hub ids.
+
+    These are a tuple (target, drafter) or one string "TARGET + DRAFTER".
 
     `device`: "cpu", "cuda", "cuda:1", or "auto" to split the target over all GPUs (default: the GPUs if there
     are any). `dtype`: default float32 on a CPU, bfloat16 on GPUs. `revision`: hub revision of both or of
-    (target, drafter). `packed`: oneDNN-packed linears (default: on a CPU in float32). Raises `PairError`,
+    (target, drafter). `packed`: oneDNN-packed linears (default: on a CPU in float32). `template`: arguments
+    for the chat template (default: as the drafter was trained, where known). Raises `PairError`,
     `CheckpointError`, `UnsupportedModelError` or `DownloadError`, each with one sentence.
     """
     spec = _spec(pair)
@@ -96,6 +101,7 @@ def load_pair(
         loaded = _load_tiny(spec, device)
     else:
         loaded = _load(spec, device, dtype, revision if isinstance(revision, tuple) else (revision, revision))
+    loaded = replace(loaded, template=spec.template if template is None else template)
     pack = can_pack(loaded.model) if packed is None else packed
     if not pack:
         return loaded
@@ -106,13 +112,16 @@ def load_pair(
 
 
 def _spec(pair: str | tuple[str, str]) -> PairSpec:
+    if isinstance(pair, str) and " + " in pair:
+        target, drafter = (part.strip() for part in pair.split(" + ", 1))
+        pair = (target, drafter)
     if not isinstance(pair, str):
         target, drafter = pair
         return PairSpec(name=Path(target).name, target=target, drafter=drafter)
     if pair not in PAIRS:
         raise PairError(
-            f"unknown pair {pair!r}; known are {', '.join(PAIRS)}, or pass (target, drafter) as folders or "
-            f"hub ids"
+            f"unknown pair {pair!r}; known are {', '.join(PAIRS)}, or name two folders or hub ids as "
+            "(target, drafter) or 'TARGET + DRAFTER'"
         )
     return PAIRS[pair]
 

@@ -4,7 +4,8 @@ A new pair is a new row. Facts that are not settled for a published drafter are 
 config.json decides when it is loaded.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,9 @@ class PairSpec:
     block_size: int | None = None  # root and block_size − 1 drafted tokens
     mask_token_id: int | None = None
     notes: str = ""
+    template: dict[str, Any] = field(
+        default_factory=dict
+    )  # for the chat template, as the drafter was trained
     on_hub: bool = True
     tiny: str | None = None  # kind of a tiny random target
 
@@ -72,7 +76,8 @@ _ROWS = (
         target_layer_ids=(1, 9, 17, 25, 33),
         block_size=16,
         mask_token_id=151669,
-        notes="the drafter was trained without thinking: use enable_thinking=False",
+        notes="the drafter was trained without thinking",
+        template={"enable_thinking": False},
     ),
     PairSpec(
         name="qwen3-8b",
@@ -84,7 +89,8 @@ _ROWS = (
         target_layer_ids=(1, 9, 17, 25, 33),
         block_size=16,
         mask_token_id=151669,
-        notes="the drafter was trained without thinking: use enable_thinking=False",
+        notes="the drafter was trained without thinking",
+        template={"enable_thinking": False},
     ),
     PairSpec(
         name="qwen3-coder-30b-a3b",

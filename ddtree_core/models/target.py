@@ -48,8 +48,8 @@ def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
 
 def check_supported(model: PreTrainedModel) -> None:
     """Raise `UnsupportedModelError`, in one sentence, unless draft trees can be verified on this model."""
-    decoder_layers(model)
     sliding_window(new_cache(model.config))
+    decoder_layers(model)
     implementation = model.config.get_text_config(decoder=True)._attn_implementation
     if implementation not in ("sdpa", "eager"):
         raise UnsupportedModelError(
@@ -112,15 +112,15 @@ class Target:
 
     @torch.inference_mode()
     def commit(self, path: list[int]) -> Float[Tensor, "m width"]:
-        """Keep the nodes on `path` (m node indices of the verified tree, root first) in the caches and return
-        their features.
+        """Keep the nodes on `path` (m nodes of the verified tree, root first; [] for none) in the caches and
+        return their features.
         """
         if self._pending is None:
             raise RuntimeError("there is no verified tree to commit; call verify(tree) first")
         keep_path(self._cache, self.length, path)
         features = self._pending.features
-        if path[-1] != len(path) - 1 or len(path) != len(features):
-            features = features[torch.tensor(path, device=features.device)]
+        if path != list(range(len(features))):
+            features = features[torch.tensor(path, dtype=torch.long, device=features.device)]
         self.length += len(path)
         self._pending = None
         return features

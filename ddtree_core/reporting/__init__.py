@@ -1,0 +1,1 @@
+"""What people look at: run folders, statistics, figures, the tree visualiser and the report."""

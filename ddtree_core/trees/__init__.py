@@ -1,0 +1,7 @@
+"""Token trees: the data structure, its builders and the acceptance rules. Knows tensors, knows no model."""
+
+from ddtree_core.trees.accept import Acceptance, linear_chain, tree_walk
+from ddtree_core.trees.build import MAX_BUDGET, best_first, chain
+from ddtree_core.trees.draft_tree import DraftTree
+
+__all__ = ["MAX_BUDGET", "Acceptance", "DraftTree", "best_first", "chain", "linear_chain", "tree_walk"]
