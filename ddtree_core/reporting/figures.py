@@ -139,7 +139,7 @@ def _depth_line(axes: Axes, line: pd.DataFrame) -> None:
     first = line.iloc[0]
     shade = colour(first["method"], first["budget"])
     solid = line[line["n_rounds"] >= FEW]
-    axes.plot(line["depth"], line["share"], color=shade, linewidth=1, alpha=0.3)
+    axes.plot(line["depth"], line["share"], color=shade, linewidth=1.2, alpha=0.45)
     style = {"color": shade, "linewidth": 1.8, "marker": "o", "markersize": 3}
     axes.plot(solid["depth"], solid["share"], label=first["variant"], **style)
 

@@ -19,7 +19,7 @@ from ddtree_core.paths import data_dir
 from ddtree_core.reporting.provenance import cpu_model, project_root, versions
 
 # How a page is put together does not change what a notebook computes.
-_RENDERING = ("batch.py", "execution.py", "export.py", "notebook_source.py")
+_RENDERING = ("batch.py", "execution.py", "export.py", "notebook_source.py", "report.py")
 _YES_NO = {"true": True, "yes": True, "false": False, "no": False}
 
 

@@ -17,7 +17,6 @@ from ddtree_core.reporting.schema import STAGES
 
 METHODS = {"autoregressive": "Autoregressive", "dflash": "DFlash", "ddtree": "DDTree"}
 BASELINE = "autoregressive"
-VARIANT = ["method", "budget", "variant"]
 RESAMPLES = 9999
 
 
@@ -83,7 +82,9 @@ def acceptance_by_depth(rounds: pd.DataFrame, by: Sequence[str] = ("domain",)) -
             reached = int((accepted >= depth).sum())
             row = {"depth": depth, "n_rounds": int(available.sum()), "share": reached / available.sum()}
             rows.append({**keys, **row, "share_of_all": reached / len(group)})
-    return pd.DataFrame(rows, columns=[*by, *VARIANT, "depth", "n_rounds", "share", "share_of_all"])
+    return pd.DataFrame(
+        rows, columns=[*by, "method", "budget", "variant", "depth", "n_rounds", "share", "share_of_all"]
+    )
 
 
 def speed(
@@ -145,7 +146,7 @@ def stage_seconds(rounds: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
 def timeline(rounds: pd.DataFrame) -> pd.DataFrame:
     """Tokens committed against seconds since decoding began: one row per prompt, variant and round.
 
-    Seconds are the sum of the rounds' stages; the prefill and the token that it commits stand at 0 seconds.
+    Seconds add up the rounds' stages; the prefill and the token that it commits stand at 0 seconds.
     """
     parts = []
     for keys, group in _variants(rounds, by=("prompt_id",)):
@@ -209,7 +210,7 @@ def _baseline(generations: pd.DataFrame, keys: dict[str, Any], by: Sequence[str]
 
 
 def _per_prompt(generations: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Seconds and tokens of each prompt; repeats of a prompt are added up, they are one sample."""
+    # Seconds and tokens; repeats of a prompt are added up, they are one sample.
     totals: dict[str, np.ndarray] = {}
     values = np.stack([numbers(generations, "total_seconds"), numbers(generations, "n_tokens")], axis=1)
     for prompt, row in zip(generations["prompt_id"], values, strict=True):
@@ -221,15 +222,10 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray, *, axis: int = -1) ->
     return numerator.sum(axis=axis) / denominator.sum(axis=axis)
 
 
-def _speedup(
-    base_seconds: np.ndarray,
-    base_tokens: np.ndarray,
-    seconds: np.ndarray,
-    tokens: np.ndarray,
-    *,
-    axis: int = -1,
-) -> np.ndarray:
-    return _ratio(base_seconds, base_tokens, axis=axis) / _ratio(seconds, tokens, axis=axis)
+def _speedup(*samples: np.ndarray, axis: int = -1) -> np.ndarray:
+    # Seconds and tokens of the baseline, then of the variant.
+    base_seconds, base_tokens, seconds, tokens = (sample.sum(axis=axis) for sample in samples)
+    return (base_seconds / base_tokens) / (seconds / tokens)
 
 
 def _interval(

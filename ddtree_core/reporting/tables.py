@@ -22,7 +22,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "n_rounds": ("rounds", "{:,.0f}", None),
         "tau": ("τ", "{:.2f}", ("low", "high")),
         "acceptance_rate": ("accepted of drafted", "{:.0%}", None),
-        "tokens_per_second": ("tokens / s", "{:.1f}", None),
+        "tokens_per_second": ("tokens/s", "{:.1f}", None),
         "speedup": ("speed-up", "{:.2f}×", ("speedup_low", "speedup_high")),
         "speedup_median": ("median speed-up", "{:.2f}×", None),
     }

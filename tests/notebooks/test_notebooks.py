@@ -1,0 +1,105 @@
+"""The notebooks: their form, and that each runs with quick parameters and finds identical texts."""
+
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from ddtree_core.paths import data_dir
+from ddtree_core.reporting import batch
+from ddtree_core.reporting.notebook_source import find_notebooks
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+NOTEBOOKS = find_notebooks(FOLDER)
+QUICK = {
+    "pair": "tiny-llama",
+    "max_new_tokens": "16",
+    "prompts_per_domain": "2",
+    "baseline_prompts": "1",
+    "budgets": "[4, 8]",
+    "budget": "8",
+    "verify_nodes": "[1, 8]",
+    "repeats": "2",
+    "run_id": "quick",
+}
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda nb: nb.name)
+def test_form(notebook):
+    """The house rules of CONTRIBUTING.md."""
+    cells = nbformat.read(notebook.path, as_version=4).cells
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    assert cells[0].cell_type == "markdown"
+    assert cells[0].source.startswith("# ")
+    tagged = [cell for cell in code if "parameters" in cell.metadata.get("tags", [])]
+    assert tagged == code[:1]
+    for line in tagged[0].source.splitlines():
+        assert ": " in line.split("=")[0], f"parameter without a type: {line}"
+        assert "  # " in line, f"parameter without a comment: {line}"
+    assert not any(cell.outputs or cell.execution_count for cell in code)
+    assert max(len(cell.source.splitlines()) for cell in code) <= 15
+    assert any(cell.source.startswith("## What this shows") for cell in cells)
+
+
+@pytest.fixture
+def apart(tmp_path, monkeypatch):
+    """Reports and run folders of their own, with the shipped prompts and drafters."""
+    data = tmp_path / "data"
+    data.mkdir()
+    shutil.copytree(data_dir() / "prompts", data / "prompts")
+    (data / "models").symlink_to(data_dir() / "models")
+    monkeypatch.setenv("DDTREE_DATA", str(data))
+    monkeypatch.setenv("DDTREE_REPORTS", str(tmp_path / "reports"))
+    return tmp_path
+
+
+def run(notebook, **parameters: str) -> list[str]:
+    """Exit 0, and the Markdown that the notebook displayed."""
+    chosen = {name: value for name, value in parameters.items() if name in notebook.parameters}
+    arguments = [part for name, value in chosen.items() for part in ("-p", name, value)]
+    assert batch.main(["--only", notebook.name, *arguments]) == 0
+    executed = nbformat.read(batch.reports_dir() / f"{notebook.name}.ipynb", as_version=4)
+    shown = [output for cell in executed.cells for output in cell.get("outputs", [])]
+    return ["".join(o.data["text/markdown"]) for o in shown if "text/markdown" in o.get("data", {})]
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda nb: nb.name)
+def test_runs_on_a_tiny_pair(notebook, apart):
+    findings = run(notebook, **QUICK)
+    assert findings
+    page = (apart / "reports" / f"{notebook.name}.html").read_text(encoding="utf-8")
+    assert "<h1" in page
+    if notebook.name != "02_load_models":  # which compares no texts
+        assert any(text.startswith("**Identical.**") for text in findings)
+    if notebook.name == "04_acceptance_lengths":
+        assert {p.name for p in (apart / "data" / "runs" / "quick").iterdir()} == {
+            "rounds.parquet",
+            "generations.parquet",
+            "run.json",
+        }
+
+
+@pytest.mark.notebook
+def test_sampling_runs(apart):
+    notebook = next(nb for nb in NOTEBOOKS if nb.name == "03_run_ddtree")
+    findings = run(notebook, **QUICK, temperature="0.8")
+    assert any(text.startswith("Sampled:") for text in findings)
+
+
+@pytest.mark.notebook
+@pytest.mark.smollm2
+@pytest.mark.parametrize("name", ["02_load_models", "03_run_ddtree"])
+def test_runs_on_the_default_pair(name, apart, smollm2):
+    notebook = next(nb for nb in NOTEBOOKS if nb.name == name)
+    quick = QUICK | {"pair": smollm2.name, "max_new_tokens": "32"}
+    findings = run(notebook, **quick)
+    if name == "03_run_ddtree":
+        assert any(text.startswith("**Identical.**") for text in findings)
+
+
+def test_an_unknown_parameter_stops_before_anything_runs(apart, capsys):
+    assert batch.main(["-p", "bugdets", "[4]"]) == 2
+    assert "budgets" in capsys.readouterr().err
+    assert not (apart / "reports").exists()
