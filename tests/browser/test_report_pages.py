@@ -1,32 +1,16 @@
 """The report in a real browser, opened from disk: complete, silent, and asking nothing of any host."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from ddtree_core.reporting.notebook_source import find_notebooks
 from ddtree_core.reporting.report import render_reports
 from tests.reporting.report_pages import write_executed, write_notebook
 
 pytestmark = pytest.mark.browser
-
-SYSTEM = Path("/usr/bin/chromium")
-CHROMIUM = str(SYSTEM) if SYSTEM.exists() else shutil.which("chromium")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip(
-            "no Chromium at /usr/bin/chromium or on PATH: install the package chromium to run this test"
-        )
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,22 +2,18 @@
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from ddtree_core.decoding.records import Round
 from ddtree_core.reporting.tree_view import TreeView
 from ddtree_core.trees.draft_tree import DraftTree
 
 pytestmark = pytest.mark.browser
-
-SYSTEM = Path("/usr/bin/chromium")
-CHROMIUM = str(SYSTEM) if SYSTEM.exists() else shutil.which("chromium")
 
 # What anywidget gives a view, over a plain object instead of a comm.
 PAGE = """<!doctype html><meta charset="utf-8"><title>tree</title><style>%(css)s</style><div id="view"></div>
@@ -59,18 +55,6 @@ def make_rounds() -> list[Round]:
             Round(index, tree, [1000 + index] * (size + 1), [0, 1], [1, 1000 + index], {"verify": 0.05})
         )
     return rounds
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip(
-            "no Chromium at /usr/bin/chromium or on PATH: install the package chromium to run this test"
-        )
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
