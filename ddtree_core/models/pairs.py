@@ -95,12 +95,12 @@ def load_pair(
     `CheckpointError`, `UnsupportedModelError` or `DownloadError`, each with one sentence.
     """
     spec = _spec(pair)
-    device = device or _default_device()
-    dtype = _dtype(dtype, device)
+    device = _device(device)
     if spec.tiny:
-        loaded = _load_tiny(spec, device)
+        loaded = _load_tiny(spec, device, _dtype(dtype, "cpu"))
     else:
-        loaded = _load(spec, device, dtype, revision if isinstance(revision, tuple) else (revision, revision))
+        revisions = revision if isinstance(revision, tuple) else (revision, revision)
+        loaded = _load(spec, device, _dtype(dtype, device), revisions)
     loaded = replace(loaded, template=spec.template if template is None else template)
     pack = can_pack(loaded.model) if packed is None else packed
     if not pack:
@@ -126,10 +126,19 @@ def _spec(pair: str | tuple[str, str]) -> PairSpec:
     return PAIRS[pair]
 
 
-def _default_device() -> str:
-    if not torch.cuda.is_available():
-        return "cpu"
-    return "auto" if torch.cuda.device_count() > 1 else "cuda"
+def _device(device: str | None) -> str:
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device in (None, "auto"):
+        return "cpu" if not gpus else "auto" if device or gpus > 1 else "cuda"
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise PairError(f"unknown device {device!r}; expected 'cpu', 'cuda', 'cuda:1' or 'auto'") from error
+    if found.type == "cuda" and (found.index or 0) >= gpus:
+        raise PairError(
+            f"device {device!r} is not there ({gpus} GPUs are); use 'cpu', or 'auto' for any GPUs"
+        )
+    return device
 
 
 def _dtype(dtype: torch.dtype | str | None, device: str) -> torch.dtype:
@@ -143,9 +152,9 @@ def _dtype(dtype: torch.dtype | str | None, device: str) -> torch.dtype:
     return found
 
 
-def _load_tiny(spec: PairSpec, device: str) -> ModelPair:
+def _load_tiny(spec: PairSpec, device: str, dtype: torch.dtype) -> ModelPair:
     model = tiny_target(tiny_config(spec.tiny or "llama"))
-    model = model.to(torch.device("cuda" if device == "auto" else device))  # pyright: ignore[reportCallIssue, reportArgumentType]
+    model = model.to(device="cuda" if device == "auto" else device, dtype=dtype)  # pyright: ignore[reportCallIssue]
     return ModelPair(spec.name, model, byte_tokenizer(), BlurredLookahead())
 
 
@@ -158,7 +167,8 @@ def _load(
     target = str(smollm2_folder()) if own else spec.target
     config = _fetch(target, lambda: AutoConfig.from_pretrained(target, revision=revisions[0]))
     if not spec.parameters:
-        memory.check_fits(spec.name, memory.parameter_count(config), dtype, device)
+        parameters = _fetch(target, lambda: memory.parameter_count(config))
+        memory.check_fits(spec.name, parameters, dtype, device)
     draft_folder = (
         data_dir() / "models" / "smollm2-135m-dflash" if own else _draft_folder(spec.drafter, revisions[1])
     )
@@ -166,21 +176,32 @@ def _load(
     parse_config(read_config(draft_folder), config.get_text_config(decoder=True), where=str(draft_folder))
     tokenizer = _fetch(target, lambda: AutoTokenizer.from_pretrained(target, revision=revisions[0]))
     _check_tokenizer(tokenizer, config, target)
-    options = {"revision": revisions[0], "dtype": dtype, "device_map": _device_map(device)}
-    model = _fetch(target, lambda: AutoModelForCausalLM.from_pretrained(target, **options)).eval()
-    check_supported(model)
+    model = _load_target(target, revision=revisions[0], dtype=dtype, device_map=_device_map(device))
     draft = load_drafter(draft_folder, model, device=_head_device(model), dtype=dtype)
     commits = {"target": getattr(model.config, "_commit_hash", None) or revisions[0], "drafter": revisions[1]}
     return ModelPair(spec.name, model, tokenizer, draft, revisions=commits)
 
 
+def _load_target(target: str, **options: Any) -> PreTrainedModel:
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    model, info = _fetch(target, lambda: AutoModelForCausalLM.from_pretrained(target, **options))
+    # The library fills what it does not find with random numbers.
+    if lacking := sorted(info["missing_keys"]) + sorted(name for name, *_ in info["mismatched_keys"]):
+        raise CheckpointError(
+            f"the weights in {target} lack {', '.join(lacking[:4])}{' …' if len(lacking) > 4 else ''} in the "
+            f"shape that its config.json tells; fetch them again"
+        )
+    check_supported(model)
+    return model.eval()
+
+
 def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, target: str) -> None:
     vocabulary = config.get_text_config(decoder=True).vocab_size
-    if len(tokenizer) > vocabulary:
+    # Vocabularies are padded, but never to twice the size: that few tokens mean that its files are missing.
+    if not vocabulary <= 2 * len(tokenizer) <= 2 * vocabulary:
         raise PairError(
-            f"the tokenizer of {target} has {len(tokenizer)} tokens, but target and drafter only "
-            f"{vocabulary}; "
-            "use the tokenizer that the pair was made for"
+            f"the tokenizer of {target} has {len(tokenizer)} tokens, but target and drafter have "
+            f"{vocabulary}; use the tokenizer that the pair was made for"
         )
 
 
@@ -211,12 +232,13 @@ def _fetch(source: str, load: Callable[[], Any]) -> Any:
         raise CheckpointError(
             f"the weights in {source} are truncated or damaged ({error}); fetch them again"
         ) from error
-    except (OSError, ValueError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    except Exception as error:  # damaged files surface as errors of every kind
+        lines = str(error).strip().splitlines() or [""]
+        usual = isinstance(error, (OSError, ValueError))
+        reason = lines[0] if usual else f"{type(error).__name__}: {lines[-1].strip()}"
         raise PairError(
             f"cannot load {source} ({reason}); expected a local folder or a hub id that this machine can "
-            f"reach "
-            "(log in for gated models)"
+            f"reach (log in for gated models)"
         ) from error
 
 

@@ -52,11 +52,11 @@ def smollm2_folder() -> Path:
 
 
 def _is_complete(folder: Path) -> bool:
-    manifest = folder / "manifest.json"
-    if not manifest.is_file():
+    try:
+        sizes = dict(json.loads((folder / "manifest.json").read_text()))
+    except (OSError, ValueError, TypeError):  # not there, or damaged
         return False
-    sizes = json.loads(manifest.read_text())
-    return all(
+    return bool(sizes) and all(
         (folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items()
     )
 

@@ -10,7 +10,9 @@ child's token has probability 1), then the one whose parent goes first, then the
 Only among tokens that tie for the last place of a budget may a lower column be passed over.
 """
 
+from functools import lru_cache
 from math import isqrt
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -93,52 +95,81 @@ def _top_tokens(logits: Tensor, vocabulary: Tensor | None, budget: int) -> Draft
     # columns apart because a maximum over a middle dimension is vectorised. The left-over columns all go on.
     size = min(vocab, max(1, isqrt(depth * vocab // count)))
     stride = vocab // size
-    grouped, left_over = logits[:, : size * stride], logits[:, size * stride :]
-    maxima = grouped.unflatten(1, (size, stride)).amax(1)  # (depth, stride)
-    peak = torch.cat((maxima, left_over), dim=1).amax(1)
+    groups = _groups(depth, vocab, size, logits.device)
+    maxima = logits[:, : size * stride].unflatten(1, (size, stride)).amax(1)  # (depth, stride)
+    peak = torch.cat((maxima, logits[:, size * stride :]), dim=1).amax(1)
     greedy = _greedy_log_probs(logits, peak)
     before = _running_sums(greedy[:-1], start=-1.0)  # (depth,), scores of the greedy prefixes
-    peak = _finite(peak)
+    peak = peak.double().clamp_(min=IMPOSSIBLE)
 
-    def log_prob(values: Tensor, row: Tensor) -> Tensor:
-        return _summable(_finite(values) - peak[row] + greedy[row])
+    scores = _log_probs(maxima, peak[:, None], greedy[:, None]).add_(before[:, None]).flatten()
+    best = leading(scores, min(count, depth * stride))
+    members = groups.first.index_select(0, best)[:, None] + groups.offsets  # (groups, size)
+    rows = groups.row.index_select(0, best)[:, None].expand_as(members)
+    cells = torch.cat((members.flatten(), groups.left_over))  # (candidates,), counted through all rows
+    rows = torch.cat((rows.flatten(), groups.left_over_row))
 
-    rows = torch.arange(depth, device=logits.device)[:, None]
-    groups = leading((before[:, None] + log_prob(maxima, rows)).flatten(), min(count, depth * stride))
-    row, first = (groups // stride)[:, None], (groups % stride)[:, None]
-    members = first + stride * torch.arange(size, device=logits.device)  # (groups, size)
-    others = torch.arange(size * stride, vocab, device=logits.device).expand(depth, -1)
-    columns = torch.cat((members.flatten(), others.flatten()))  # (candidates,)
-    rows = torch.cat((row.expand_as(members).flatten(), rows.expand_as(others).flatten()))
+    log_probs = _log_probs(logits.take(cells), peak.index_select(0, rows), greedy.index_select(0, rows))
+    scores = before.index_select(0, rows).add_(log_probs)
+    best = leading(scores, count, places=cells)
+    rows, cells = rows.index_select(0, best), cells.index_select(0, best)
+    return DraftTokens(
+        ids=_token_ids(cells - rows * vocab, vocabulary),
+        positions=rows,
+        log_probs=log_probs.index_select(0, best),
+        scores=scores.index_select(0, best),
+        depth=depth,
+        vocab=vocab,
+    )
 
-    log_probs = log_prob(logits[rows, columns], rows)
-    scores = before[rows] + log_probs
-    best = leading(scores, count, places=rows * vocab + columns)
-    ids = _token_ids(columns[best], vocabulary)
-    return DraftTokens(ids, rows[best], log_probs[best], scores[best], depth=depth, vocab=vocab)
+
+class _Groups(NamedTuple):
+    """Row and first member of each group, offsets of its members, and the left-over cells with their rows."""
+
+    row: Tensor
+    first: Tensor
+    offsets: Tensor
+    left_over: Tensor
+    left_over_row: Tensor
+
+
+@lru_cache(maxsize=64)  # depends on sizes only, and a decoding loop asks for the same few in every round
+def _groups(depth: int, vocab: int, size: int, device: torch.device) -> _Groups:
+    stride = vocab // size
+    rows = torch.arange(depth, device=device)[:, None]
+    first = rows * vocab + torch.arange(stride, device=device)  # (depth, stride)
+    left_over = rows * vocab + torch.arange(size * stride, vocab, device=device)
+    return _Groups(
+        row=rows.expand_as(first).flatten(),
+        first=first.flatten(),
+        offsets=torch.arange(0, size * stride, stride, device=device),
+        left_over=left_over.flatten(),
+        left_over_row=rows.expand_as(left_over).flatten(),
+    )
 
 
 def _greedy_log_probs(logits: Tensor, peak: Tensor) -> Tensor:
     """Log-probability (float64) of the most likely token, of logit `peak`, at every position."""
     wide = torch.promote_types(logits.dtype, torch.float32)
     greedy = logits.log_softmax(-1, dtype=wide).amax(-1)
-    greedy = torch.where(peak == -torch.inf, -torch.inf, greedy)  # else NaN where no token is possible
+    greedy = greedy.masked_fill(peak == -torch.inf, -torch.inf)  # else NaN where no token is possible
     sentence = "draft logits must not be NaN or +inf: check the drafter's weights and the dtype it runs in"
-    require(~greedy.isnan().any(), sentence)
-    return _summable(_finite(greedy))
+    require((greedy == greedy).all(), sentence)
+    return _summable(greedy.double())
+
+
+def _log_probs(values: Tensor, peak: Tensor, greedy: Tensor) -> Tensor:
+    """Of tokens with these logits, where the most likely one has `peak` and the log-probability `greedy`."""
+    return _summable((values - peak).add_(greedy))
 
 
 def _summable(log_probs: Tensor) -> Tensor:
-    """Rounded to multiples of 2^-36, whose float64 sums are exact above -10^5: what is equal, ties."""
-    return ((log_probs * 2.0**36).round() * 2.0**-36).clamp(IMPOSSIBLE, 0)
+    """Made finite, in place, and multiples of 2^-36, whose float64 sums are exact above -10^5: equals tie."""
+    return log_probs.mul_(2.0**36).round_().mul_(2.0**-36).clamp_(min=IMPOSSIBLE)
 
 
 def _running_sums(values: Tensor, start: float) -> Tensor:
     return torch.cat((values.new_full((1,), start), values)).cumsum(0)
-
-
-def _finite(values: Tensor) -> Tensor:
-    return values.double().clamp(min=IMPOSSIBLE)
 
 
 def _token_ids(columns: Tensor, vocabulary: Tensor | None) -> Tensor:

@@ -153,7 +153,7 @@ class DraftTree:
             raise ValueError(f"node {node} is not in this tree: expected an index from 0 to {len(self) - 1}")
 
 
-def require(holds: Bool[Tensor, ""] | bool, sentence: str) -> None:
+def require(holds: Bool[Tensor, ""] | np.bool_, sentence: str) -> None:
     """Raise ValueError(sentence) unless `holds`; off the CPU, assert it on the device without waiting."""
     if isinstance(holds, Tensor) and holds.device.type != "cpu":
         torch._assert_async(holds, sentence)  # pyright: ignore[reportPrivateImportUsage]

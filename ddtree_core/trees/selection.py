@@ -144,20 +144,25 @@ def leading(scores: Tensor, count: int, places: Tensor | None = None) -> Tensor:
     # topk breaks ties as it likes and a stable sort costs ten times as much, so keys are made unique: places
     # move them apart by 2^-50, relatively, far below the float32 resolution of the log-probabilities. This is
     # why scores start at -1: zeros, the log-probabilities of certain tokens, would not move.
-    places = torch.arange(len(scores), device=scores.device) if places is None else places
-    return torch.addcmul(scores, scores, places.double(), value=2.0**-50).topk(count).indices
+    places = _places(len(scores), scores.device) if places is None else places.double()
+    return torch.addcmul(scores, scores, places, value=2.0**-50).topk(count).indices
 
 
-# Depends on sizes only, and a decoding loop asks for the same few in every round. Made outside inference
-# mode, so that later callers in any mode may use it.
-@lru_cache(maxsize=256)
+# Both depend on sizes only, and a decoding loop asks for the same few in every round.
+
+
+@lru_cache(maxsize=64)
+def _places(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, dtype=torch.float64, device=device)
+
+
+@lru_cache(maxsize=64)
 def _pairs(prefixes: int, tokens: int, budget: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Ranks (i, j) of a prefix and a next token that may be kept together, in lexicographic order."""
     # Joining a prefix ranked no worse than i with a token ranked no worse than j never scores lower, so
     # (i + 1)(j + 1) - 1 pairs go before (i, j): it is within the budget only if (i + 1)(j + 1) <= budget.
-    with torch.inference_mode(False):
-        above = torch.arange(min(prefixes, budget))
-        children = (budget // (above + 1)).clamp(max=tokens)
-        first = children.cumsum(0) - children
-        rank = torch.arange(int(children.sum())) - first.repeat_interleave(children)
-        return above.repeat_interleave(children).to(device), rank.to(device)
+    above = torch.arange(min(prefixes, budget))
+    children = (budget // (above + 1)).clamp(max=tokens)
+    first = children.cumsum(0) - children
+    rank = torch.arange(int(children.sum())) - first.repeat_interleave(children)
+    return above.repeat_interleave(children).to(device), rank.to(device)
