@@ -20,8 +20,7 @@ def parameter_count(config: PreTrainedConfig) -> int:
     """
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    model.tie_weights()
-    return sum(p.numel() for p in {id(p): p for p in model.parameters()}.values())
+    return sum(p.numel() for p in model.parameters())
 
 
 def available_bytes(device: str) -> int:
