@@ -8,7 +8,7 @@ from ddtree_core.reporting.runs import load_run
 from ddtree_core.reporting.tree_view import tree_svg
 
 HERE = Path(__file__).parent
-PROMPT = "Write a Python function that counts how often each word appears in a text."
+PROMPT = "Write a Python class for a stack with push and pop methods."
 
 
 def main() -> None:
