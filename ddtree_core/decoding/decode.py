@@ -1,23 +1,24 @@
-"""The decoding loop: draft, build a tree, verify it in one pass, walk it, commit the accepted path.
-
-There is one loop. DFlash is the loop with a chain for a tree, autoregressive decoding the loop with a tree of
-one node.
-"""
+"""Text from a pair: requests checked in full before any work, then the loop."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 from time import perf_counter
+from typing import Any
 
 import torch
 
-from ddtree_core.decoding.clock import Clock, NoClock
+from ddtree_core.decoding.clock import Clock
+from ddtree_core.decoding.loop import rounds
 from ddtree_core.decoding.prompts import Prompt, encode_prompt
 from ddtree_core.decoding.records import Generation, Round
 from ddtree_core.decoding.sampling import Sampler
 from ddtree_core.decoding.stopping import Stopper
 from ddtree_core.models.pairs import ModelPair
-from ddtree_core.trees import DraftTree, best_first, chain, tree_walk
+from ddtree_core.trees import best_first, chain
 
+Stop = int | str | Sequence[int | str]
 METHODS = ("ddtree", "dflash", "autoregressive")
 DEFAULT_BUDGET = 16
 MAX_BUDGET = 4096  # one verify pass takes budget² mask entries; the literature stops at 1,024
@@ -31,7 +32,7 @@ def decode(
     budget: int | None = None,
     sampler: Sampler | None = None,
     max_new_tokens: int = 128,
-    stop: Sequence[int | str] | None = None,
+    stop: Stop | None = None,
     generator: torch.Generator | None = None,
     clock: Clock | None = None,
 ) -> Iterator[Round]:
@@ -41,18 +42,8 @@ def decode(
     16). `stop` adds token ids and strings to the pair's own stop tokens. `generator` seeds sampling; `clock`
     listens to the stages. Arguments are checked before any work starts: `ValueError` with one sentence.
     """
-    prompt_ids = encode_prompt(pair.tokenizer, prompt, **pair.template)
-    budget = check_request(pair, prompt_ids, method, budget, max_new_tokens, stop or ())
-    return _rounds(
-        pair,
-        prompt_ids,
-        method,
-        budget,
-        sampler or Sampler(),
-        _stopper(pair, stop, max_new_tokens),
-        generator,
-        clock or NoClock(),
-    )
+    run = _start(pair, prompt, method, budget, sampler, max_new_tokens, stop, generator, clock)
+    return run.rounds
 
 
 def generate(
@@ -63,72 +54,67 @@ def generate(
     budget: int | None = None,
     sampler: Sampler | None = None,
     max_new_tokens: int = 128,
-    stop: Sequence[int | str] | None = None,
+    stop: Stop | None = None,
     generator: torch.Generator | None = None,
 ) -> Generation:
     """Generate a whole text; arguments as for `decode`."""
-    prompt_ids = encode_prompt(pair.tokenizer, prompt, **pair.template)
-    budget = check_request(pair, prompt_ids, method, budget, max_new_tokens, stop or ())
-    sampler, stopper = sampler or Sampler(), _stopper(pair, stop, max_new_tokens)
+    run = _start(pair, prompt, method, budget, sampler, max_new_tokens, stop, generator, Clock())
     start = perf_counter()
-    prefill, *rounds = _rounds(pair, prompt_ids, method, budget, sampler, stopper, generator, Clock())
+    prefill, *verified = run.rounds
     total = perf_counter() - start
-    stages = {stage for r in rounds for stage in r.seconds}
-    seconds = {stage: sum(r.seconds.get(stage, 0.0) for r in rounds) for stage in sorted(stages)}
+    stages = sorted({stage for made in verified for stage in made.seconds})
+    seconds = {stage: sum(made.seconds.get(stage, 0.0) for made in verified) for stage in stages}
     return Generation(
         pair=pair.name,
         method=method,
-        budget=budget if method == "ddtree" else None,
-        prompt_ids=prompt_ids,
-        ids=stopper.ids,
-        text=stopper.text(),
-        rounds=tuple(rounds),
+        budget=run.budget if method == "ddtree" else None,
+        prompt_ids=run.prompt_ids,
+        ids=run.stopper.ids,
+        text=run.stopper.text(),
+        rounds=tuple(verified),
         seconds=seconds | prefill.seconds | {"total": total},
-        finish_reason=stopper.reason or "length",
-        temperature=sampler.temperature,
+        finish_reason=run.stopper.reason or "length",
+        temperature=run.sampler.temperature,
     )
 
 
-def _rounds(
+@dataclass(frozen=True)
+class _Run:
+    """A checked request whose rounds have not begun."""
+
+    prompt_ids: list[int]
+    budget: int
+    sampler: Sampler
+    stopper: Stopper
+    rounds: Iterator[Round]
+
+
+def _start(
     pair: ModelPair,
-    prompt_ids: list[int],
+    prompt: Prompt,
     method: str,
-    budget: int,
-    sampler: Sampler,
-    stopper: Stopper,
+    budget: int | None,
+    sampler: Sampler | None,
+    max_new_tokens: int,
+    stop: Stop | None,
     generator: torch.Generator | None,
-    clock: Clock | NoClock,
-) -> Iterator[Round]:
-    target = pair.open_target(features=method != "autoregressive")
-    drafter = None if method == "autoregressive" else pair.open_drafter(prompt_ids)
-    grow = partial(best_first, budget=budget) if method == "ddtree" else chain
-
-    with clock("prefill"):
-        ids = torch.tensor(prompt_ids)
-        scores = target.prefill(ids)
-        chosen = sampler(scores.logits, generator).tolist()
-    features, tokens = scores.features, [*prompt_ids[1:], *chosen]
-    yield Round(0, DraftTree.root_only(prompt_ids[-1]), chosen, [0], stopper.take(chosen), clock.lap())
-
-    index = 0
-    while not stopper.reason:
-        index, root = index + 1, tokens[-1]
-        tree = DraftTree.root_only(root)
-        if drafter:
-            with clock("draft"):
-                logits = drafter.draft(features, torch.tensor(tokens))
-            with clock("tree"):
-                tree = grow(root, logits, vocabulary=drafter.vocabulary)
-        with clock("verify"):
-            scores = target.verify(tree)
-        with clock("accept"):
-            chosen = sampler(scores.logits, generator)
-            accepted = tree_walk(tree, chosen)
-        with clock("commit"):
-            features = target.commit(accepted.path)
-        tree = tree.to("cpu")
-        tokens = [*tree.token_ids[accepted.path[1:]].tolist(), accepted.bonus]
-        yield Round(index, tree, chosen.tolist(), accepted.path, stopper.take(tokens), clock.lap())
+    clock: Clock | None,
+) -> _Run:
+    prompt_ids = encode_prompt(pair.tokenizer, prompt, **pair.template)
+    budget = check_request(pair, prompt_ids, method, budget, max_new_tokens)
+    sampler, stopper = sampler or Sampler(), _stopper(pair, stop, max_new_tokens)
+    drafting = method != "autoregressive"
+    made = rounds(
+        pair.open_target(features=drafting),
+        pair.open_drafter(prompt_ids) if drafting else None,
+        prompt_ids,
+        partial(best_first, budget=budget) if method == "ddtree" else chain,
+        sampler,
+        stopper,
+        generator,
+        clock,
+    )
+    return _Run(prompt_ids, budget, sampler, stopper, made)
 
 
 def check_request(
@@ -137,18 +123,18 @@ def check_request(
     method: str,
     budget: int | None,
     max_new_tokens: int,
-    stop: Sequence[int | str],
 ) -> int:
     """Check a request before work starts and return its budget; `ValueError` with one sentence."""
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; expected one of {', '.join(METHODS)}")
     budget = DEFAULT_BUDGET if budget is None else budget
+    for name, value in (("budget", budget), ("max_new_tokens", max_new_tokens)):
+        if not isinstance(value, Integral):
+            raise ValueError(f"{name} is {value!r}, expected a whole number")
     if not 0 <= budget <= MAX_BUDGET:
         raise ValueError(f"budget is {budget}, expected 0 to {MAX_BUDGET} draft nodes (16 to 64 is usual)")
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens}, expected at least 1")
-    if any(s == "" for s in stop):
-        raise ValueError("a stop string is empty; expected text, or leave it out")
     positions = pair.max_positions
     if positions and len(prompt_ids) >= positions:
         raise ValueError(
@@ -164,9 +150,17 @@ def check_request(
     return budget
 
 
-def _stopper(pair: ModelPair, stop: Sequence[int | str] | None, max_new_tokens: int) -> Stopper:
-    stop = [stop] if isinstance(stop, (int, str)) else stop or ()
-    ids = [s for s in stop if isinstance(s, int)]
-    return Stopper(
-        pair.tokenizer, (*pair.stop_ids, *ids), [s for s in stop if isinstance(s, str)], max_new_tokens
-    )
+def _stopper(pair: ModelPair, stop: Stop | None, max_new_tokens: int) -> Stopper:
+    given = [] if stop is None else [stop] if isinstance(stop, (int, str)) else list(stop)
+    for item in given:
+        if not isinstance(item, (Integral, str)):
+            raise ValueError(f"stop holds {item!r}, expected token ids and strings")
+        if item == "":
+            raise ValueError("a stop string is empty; expected text, or leave it out")
+    ids = [int(item) for item in given if isinstance(item, Integral)]
+    strings = [item for item in given if isinstance(item, str)]
+    # Special tokens do not show in the text, so one that is named as a stop string goes by its id.
+    tokenizer: Any = pair.tokenizer
+    special: dict[str, int] = tokenizer.get_added_vocab()
+    ids += [special[string] for string in strings if string in special]
+    return Stopper(tokenizer, (*pair.stop_ids, *ids), strings, max_new_tokens)

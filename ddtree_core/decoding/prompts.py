@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,15 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, **template
     """Token ids of a prompt: text as it is, chat messages (role, content) through the chat template, or ids.
 
     `template` goes to the chat template (for instance `enable_thinking=False`). Raises `ValueError` for an
-    empty prompt, ids outside the vocabulary, messages without role and content, or messages for a tokenizer
-    that has no chat template.
+    empty prompt, ids outside the vocabulary, messages without role and content, messages for a tokenizer
+    that has no chat template, or anything else.
     """
     if isinstance(prompt, str):
         ids = tokenizer(prompt).input_ids
-    elif isinstance(prompt, torch.Tensor):
-        ids = prompt.flatten().tolist()
-    elif len(prompt) and isinstance(prompt[0], Mapping):
+    elif isinstance(prompt, Sequence) and len(prompt) and isinstance(prompt[0], Mapping):
         ids = _encode_messages(tokenizer, prompt, template)
     else:
-        ids = [int(token) for token in prompt]  # type: ignore[arg-type]
+        ids = _token_ids(prompt)
     if not ids:
         raise ValueError(
             "the prompt is empty; expected text, chat messages or token ids with at least one token"
@@ -38,6 +37,18 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, **template
             f"tokenizer"
         )
     return ids
+
+
+def _token_ids(prompt: Any) -> list[int]:
+    if isinstance(prompt, torch.Tensor) and prompt.numel() == prompt.shape[-1:].numel():  # (n,) or (1, n)
+        prompt = prompt.flatten().tolist()
+    try:
+        return [index(token) for token in prompt]
+    except TypeError as error:
+        raise ValueError(
+            f"the prompt is {type(prompt).__name__}, expected one text, a list of chat messages or a list of "
+            f"token ids"
+        ) from error
 
 
 def _encode_messages(

@@ -30,10 +30,8 @@ from ddtree_core.trees import DraftTree
 class Scores:
     """What one pass of the target gives for each position it read."""
 
-    logits: Float[Tensor, "N vocab"]
-    features: Float[
-        Tensor, "N width"
-    ]  # outputs of the captured blocks side by side; width 0 when none are captured
+    logits: Float[Tensor, "N vocab"]  # of a prompt only the last token's, N = 1
+    features: Float[Tensor, "rows width"]  # outputs of the captured blocks; width 0 where none are captured
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
