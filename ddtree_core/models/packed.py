@@ -21,9 +21,10 @@ class PackedLinear(nn.Module):
         # stays where it is.
         self._weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().contiguous(), None)
         self._bias = None if linear.bias is None else linear.bias.detach()
+        self._run = torch.ops.mkldnn._linear_pointwise.default
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return self._run(x, self._weight, self._bias, "none", [], "")
 
     def extra_repr(self) -> str:
         return (

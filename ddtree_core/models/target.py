@@ -104,7 +104,7 @@ class Target:
         open_tree(self._cache)
         tree = tree.to(self.model.device)
         self._pending = self._forward(
-            tree.token_ids, position_ids=tree_positions(tree, self.length), attention_mask=self._masks(tree)
+            tree.token_ids, position_ids=self._positions(tree), attention_mask=self._masks(tree)
         )
         return self._pending
 
@@ -122,6 +122,9 @@ class Target:
         self.length += len(path)
         self._pending = None
         return features
+
+    def _positions(self, tree: DraftTree) -> Tensor:
+        return tree_positions(tree, self.length)
 
     def _masks(self, tree: DraftTree) -> Tensor | dict[str, Tensor]:
         masks = {}

@@ -1,0 +1,344 @@
+"""One loop, three methods: greedy text is the library's own, and every round tells what happened in it."""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, Qwen3Config
+
+from ddtree_core.decoding import Clock, Generation, Round, decode, encode_prompt, generate, load_prompts
+from ddtree_core.models import ModelPair, Target, load_pair
+from ddtree_core.models.draft_config import DFlashConfig
+from ddtree_core.models.drafter import DFlashModel
+from ddtree_core.models.tiny import MASK_TOKEN_ID
+from ddtree_core.trees import DraftTree
+from tests.decoding.drafts import Remembered
+
+TINY = ("tiny-llama", "tiny-qwen3", "tiny-sliding")
+METHODS = (("autoregressive", None), ("dflash", None), ("ddtree", 8))
+STORY = "The lighthouse keeper climbed the stairs twice a day."
+# Shorter and longer than the window of tiny-sliding, with and without an end of text along the way.
+PROMPTS = (("a", 30), ("def f(x):\n    return", 20), (STORY, 24))
+
+
+def by_library(pair: ModelPair, ids: list[int], max_new_tokens: int, **options: Any) -> list[int]:
+    """New tokens of the library's own greedy `generate` on the very same model."""
+    prompt = torch.tensor([ids])
+    model: Any = pair.model
+    out = model.generate(
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        **options,
+    )
+    return out[0, len(ids) :].tolist()
+
+
+@pytest.mark.parametrize(("prompt", "max_new_tokens"), PROMPTS, ids=["letter", "code", "story"])
+@pytest.mark.parametrize("name", TINY)
+def test_greedy_equals_the_library(tiny_pair, name, prompt, max_new_tokens):
+    pair = replace(tiny_pair(name), draft=Remembered())
+    expected = by_library(pair, pair.tokenizer(prompt).input_ids, max_new_tokens)
+    runs = [("autoregressive", None), ("dflash", None), *(("ddtree", budget) for budget in (0, 1, 8, 32, 64))]
+    for method, budget in runs:
+        generation = generate(pair, prompt, method, budget=budget, max_new_tokens=max_new_tokens)
+        assert generation.ids == expected, (method, budget)
+        assert generation.finish_reason == ("stop" if expected[-1] in pair.stop_ids else "length")
+        assert generation.text == pair.tokenizer.decode(expected, skip_special_tokens=True)
+
+
+# Every prompt with ddtree 16 and dflash, and with one of these in turn.
+OTHERS = (("ddtree", 1), ("ddtree", 8), ("ddtree", 32), ("ddtree", 64), ("autoregressive", None))
+
+
+@pytest.mark.smollm2
+@pytest.mark.parametrize("number", range(20))
+def test_greedy_equals_the_library_on_the_default_pair(smollm2, number):
+    prompt = load_prompts(["chat", "code", "math"])[6 * number]["messages"]
+    ids = encode_prompt(smollm2.tokenizer, prompt)
+    expected = by_library(smollm2, ids, max_new_tokens=24)
+    for method, budget in (("ddtree", 16), ("dflash", None), OTHERS[number % len(OTHERS)]):
+        assert generate(smollm2, prompt, method, budget=budget, max_new_tokens=24).ids == expected, method
+
+
+class TestRounds:
+    @pytest.fixture(params=[("dflash", None), ("ddtree", 0), ("ddtree", 1), ("ddtree", 20)], ids=str)
+    def generation(self, tiny_pair, request) -> Generation:
+        method, budget = request.param
+        return generate(tiny_pair("tiny-sliding"), STORY, method, budget=budget, max_new_tokens=20)
+
+    def test_rounds_join_to_the_text(self, generation):
+        first, *others = generation.ids
+        assert [token for r in generation.rounds for token in r.tokens] == others
+        assert [r.index for r in generation.rounds] == list(range(1, len(generation.rounds) + 1))
+        last = [first, *(r.tokens[-1] for r in generation.rounds)]
+        assert [int(r.tree.token_ids[0]) for r in generation.rounds] == last[:-1]  # a root is the last token
+        assert generation.acceptance_lengths == [len(r.path) for r in generation.rounds]
+        assert generation.tokens_per_round == sum(generation.acceptance_lengths) / len(generation.rounds)
+
+    def test_paths_follow_the_target_down_the_tree(self, generation):
+        for r in generation.rounds:
+            assert len(r.target_tokens) == len(r.tree)
+            assert r.path == r.tree.path(r.path[-1])
+            whole = [*r.tree.token_ids[r.path[1:]].tolist(), r.bonus]
+            assert whole == [r.target_tokens[node] for node in r.path]  # each is the target's choice above it
+            assert r.tokens == whole[: len(r.tokens)]
+            assert (
+                r.bonus not in r.tree.token_ids[r.tree.children(r.path[-1])].tolist()
+            )  # the walk went on to the end
+            assert r.drafted_depth == int(r.tree.depths.max())
+        assert all(
+            len(r.tokens) == r.acceptance_length for r in generation.rounds[:-1]
+        )  # only the last is cut
+
+    def test_trees_have_the_size_asked_for(self, generation):
+        nodes = {"dflash": 7, "ddtree": generation.budget}[generation.method]
+        assert {len(r.tree) for r in generation.rounds} == {1 + nodes}
+
+    def test_seconds_by_stage(self, generation):
+        stages = {"draft", "tree", "verify", "accept", "commit"}
+        assert all(set(r.seconds) == stages for r in generation.rounds)
+        assert set(generation.seconds) == stages | {"prefill", "total"}
+        assert all(seconds > 0 for r in generation.rounds for seconds in r.seconds.values())
+        assert sum(generation.seconds[s] for s in (*stages, "prefill")) <= generation.seconds["total"]
+        for stage in stages:
+            assert generation.seconds[stage] == pytest.approx(
+                sum(r.seconds[stage] for r in generation.rounds)
+            )
+        assert generation.tokens_per_second == len(generation.ids) / generation.seconds["total"]
+
+    def test_decode_yields_the_prefill_and_the_same_rounds(self, tiny_pair, generation):
+        rounds = decode(
+            tiny_pair("tiny-sliding"), STORY, generation.method, budget=generation.budget, max_new_tokens=20
+        )
+        prefill, *others = list(rounds)
+        assert (prefill.index, prefill.path, prefill.tokens) == (0, [0], generation.ids[:1])
+        assert prefill.tree.token_ids.tolist() == generation.prompt_ids[-1:]
+        assert [(r.path, r.tokens, r.target_tokens) for r in others] == [
+            (r.path, r.tokens, r.target_tokens) for r in generation.rounds
+        ]
+        assert all(r.seconds == {} for r in [prefill, *others])  # no clock, no time
+
+
+def test_a_clock_listens_to_decode(tiny_pair):
+    prefill, *others = decode(tiny_pair("tiny-llama"), STORY, max_new_tokens=6, clock=Clock())
+    assert set(prefill.seconds) == {"prefill"}
+    assert all(set(r.seconds) == {"draft", "tree", "verify", "accept", "commit"} for r in others)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_tree_accepts_no_less_than_the_chain_inside_it(tiny_pair, name):
+    """The two runs are independent; where rounds start at the same place, their drafts are the same."""
+    pair = tiny_pair(name)
+    by_start: dict[str, dict[int, Round]] = {}
+    for method, budget in (("dflash", None), ("ddtree", 32)):
+        rounds = generate(pair, STORY, method, budget=budget, max_new_tokens=40).rounds
+        starts = accumulate((r.acceptance_length for r in rounds), initial=1)
+        by_start[method] = dict(zip(starts, rounds, strict=False))
+    gains = []
+    for start, chain in by_start["dflash"].items():
+        tree = by_start["ddtree"].get(start)
+        if tree is not None and contains(tree.tree, chain.tree.token_ids[chain.path].tolist()):
+            shorter = min(len(chain.tokens), len(tree.tokens))  # the last round may be cut
+            assert tree.tokens[:shorter] == chain.tokens[:shorter]
+            gains.append(tree.acceptance_length - chain.acceptance_length)
+    assert min(gains) >= 0
+    assert max(gains) > 0  # branches paid somewhere
+    assert len(gains) >= 3
+
+
+def contains(tree: DraftTree, tokens: list[int]) -> bool:
+    """Whether the tree has this root path."""
+    node = 0
+    for token in tokens[1:]:
+        children = {int(tree.token_ids[child]): child for child in tree.children(node)}
+        if token not in children:
+            return False
+        node = children[token]
+    return int(tree.token_ids[0]) == tokens[0]
+
+
+def test_a_tree_without_branches_is_the_chain(tiny_pair):
+    pair = replace(tiny_pair("tiny-qwen3"), draft=Remembered(sharpen=1e4))
+    chain = generate(pair, STORY, "dflash", max_new_tokens=40)
+    tree = generate(pair, STORY, "ddtree", budget=7, max_new_tokens=40)
+    assert 1 < chain.tokens_per_round < 8  # chains broke, and not all at once
+    assert [facts(r) for r in tree.rounds] == [facts(r) for r in chain.rounds]
+
+
+def facts(r: Round) -> tuple[Any, ...]:
+    """All of a round but its times and log-probabilities."""
+    return (r.index, r.tree.token_ids.tolist(), r.tree.parents.tolist(), r.target_tokens, r.path, r.tokens)
+
+
+class TestMaskToken:
+    """The mask token is an ordinary token when the target generates it: nothing is removed by value."""
+
+    @pytest.fixture
+    def pair(self) -> ModelPair:
+        """A target that says the mask token every now and then."""
+        pair = load_pair("tiny-llama", packed=False)
+        head: Any = pair.model.get_output_embeddings()
+        with torch.no_grad():
+            head.weight[MASK_TOKEN_ID] *= 3
+        return pair
+
+    def test_is_accepted_from_a_draft_and_kept(self, pair):
+        expected = by_library(pair, pair.tokenizer(STORY).input_ids, 30)
+        assert 3 <= expected.count(MASK_TOKEN_ID) < len(expected)
+        for method, budget in METHODS:
+            assert generate(pair, STORY, method, budget=budget, max_new_tokens=30).ids == expected
+        rounds = generate(pair, STORY, "ddtree", budget=8, max_new_tokens=30).rounds
+        assert MASK_TOKEN_ID in [int(r.tree.token_ids[node]) for r in rounds for node in r.path[1:]]
+
+    def test_is_kept_beside_a_drafter_that_is_fed_with_it(self, pair):
+        body = Qwen3Config(
+            vocab_size=260, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=16,
+        )  # fmt: skip
+        config = DFlashConfig(
+            body=body, block_size=4, mask_token_id=MASK_TOKEN_ID, target_layer_ids=(1, 3),
+            num_target_layers=4, target_hidden_size=64, draft_vocab_size=260, causal=(False,),
+            windows=(None,),
+        )  # fmt: skip
+        torch.manual_seed(0)
+        pair = replace(pair, draft=DFlashModel(config).eval())
+        expected = by_library(pair, pair.tokenizer(STORY).input_ids, 30)
+        for method, budget in METHODS:
+            assert generate(pair, STORY, method, budget=budget, max_new_tokens=30).ids == expected
+
+
+class TestPromptForms:
+    def test_text_and_ids_are_the_same_prompt(self, tiny_pair):
+        pair = tiny_pair("tiny-llama")
+        ids = pair.tokenizer(STORY).input_ids
+        runs = [
+            generate(pair, form, max_new_tokens=8)
+            for form in (STORY, ids, torch.tensor(ids), torch.tensor([ids]))
+        ]
+        assert [run.prompt_ids for run in runs] == [ids] * 4
+        assert len({tuple(run.ids) for run in runs}) == 1
+
+    def test_messages_of_several_turns(self, tiny_pair):
+        pair = tiny_pair("tiny-llama")
+        messages = [
+            {"role": "user", "content": "Name a colour."},
+            {"role": "assistant", "content": "Blue."},
+            {"role": "user", "content": "Another one."},
+        ]
+        written = (
+            "<|im_start|>user\nName a colour.<|im_end|>\n<|im_start|>assistant\nBlue.<|im_end|>\n"
+            "<|im_start|>user\nAnother one.<|im_end|>\n<|im_start|>assistant\n"
+        )
+        run = generate(pair, messages, budget=8, max_new_tokens=12)
+        assert run.prompt_ids == pair.tokenizer(written).input_ids
+        assert run.ids == by_library(pair, run.prompt_ids, 12)
+
+
+def test_interleaved_decodes_do_not_disturb_each_other(tiny_pair):
+    pair = tiny_pair("tiny-sliding")
+    prompts = (STORY, "def f(x):\n    return", "a")
+    alone = [generate(pair, prompt, budget=8, max_new_tokens=18).ids for prompt in prompts]
+    together: list[list[int]] = [[] for _ in prompts]
+    running = {i: decode(pair, prompt, budget=8, max_new_tokens=18) for i, prompt in enumerate(prompts)}
+    while running:
+        for i, rounds in list(running.items()):
+            if (r := next(rounds, None)) is None:
+                del running[i]
+            else:
+                together[i] += r.tokens
+    assert together == alone
+
+
+@pytest.mark.parametrize("max_new_tokens", [1, 2, 3, 4, 5, 11])
+@pytest.mark.parametrize(("method", "budget"), METHODS)
+def test_the_token_limit_is_exact(tiny_pair, method, budget, max_new_tokens):
+    pair = tiny_pair("tiny-llama")
+    run = generate(pair, STORY, method, budget=budget, max_new_tokens=max_new_tokens)
+    assert len(run.ids) == max_new_tokens
+    assert run.finish_reason == "length"
+    assert run.ids == by_library(pair, run.prompt_ids, max_new_tokens)
+    assert math.isnan(run.tokens_per_round) == (max_new_tokens == 1)  # the first token needs no round
+
+
+def test_autoregressive_decoding_knows_no_drafter(tiny_pair):
+    pair = tiny_pair("tiny-llama")
+    expected = generate(pair, STORY, "autoregressive", max_new_tokens=6)
+    run = generate(replace(pair, draft=Absent()), STORY, "autoregressive", max_new_tokens=6)
+    assert run.ids == expected.ids
+    assert run.acceptance_lengths == [1] * 5
+    assert run.budget is None
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Draft weights that are there in name only."""
+
+    depth: int = 7
+    layer_ids: tuple[int, ...] = (0, 1)
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def open(self, target: PreTrainedModel, prompt_ids: list[int]) -> Any:
+        raise AssertionError("the drafter was asked")
+
+
+class TestArguments:
+    @pytest.mark.parametrize("call", [decode, generate])
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [
+            (
+                dict(method="eagle"),
+                r"^unknown method 'eagle'; expected one of ddtree, dflash, autoregressive$",
+            ),
+            (dict(budget=-1), r"^budget is -1, expected 0 to 4096 draft nodes"),
+            (dict(budget=4097), r"^budget is 4097, expected 0 to 4096 draft nodes"),
+            (dict(budget=8.5), r"^budget is 8\.5, expected a whole number$"),
+            (dict(max_new_tokens=0), r"^max_new_tokens is 0, expected at least 1$"),
+            (dict(max_new_tokens=2.5), r"^max_new_tokens is 2\.5, expected a whole number$"),
+            (
+                dict(max_new_tokens=2048),
+                r"^prompt \(53 tokens\) and max_new_tokens \(2048\) exceed the 2048 positions",
+            ),
+            (dict(stop=[""]), r"^a stop string is empty; expected text, or leave it out$"),
+            (dict(stop=""), r"^a stop string is empty; expected text, or leave it out$"),
+            (dict(stop=[1.5]), r"^stop holds 1\.5, expected token ids and strings$"),
+            (dict(prompt=""), r"^the prompt is empty; expected text, chat messages or token ids"),
+            (
+                dict(prompt=[260]),
+                r"^the prompt holds token ids outside 0\.\.259; encode it with this pair's tokenizer$",
+            ),
+            (
+                dict(prompt="a" * 2048),
+                r"^the prompt has 2048 tokens, but tiny-llama has 2048 positions; shorten",
+            ),
+        ],
+        ids=str,
+    )
+    def test_bad_ones_get_a_sentence_at_the_call(self, tiny_pair, monkeypatch, call, arguments, sentence):
+        monkeypatch.setattr(Target, "prefill", forbidden)
+        with pytest.raises(ValueError, match=sentence) as error:
+            call(tiny_pair("tiny-llama"), **(dict(prompt=STORY) | arguments))
+        assert "\n" not in str(error.value)
+
+    def test_decode_works_only_when_asked_for_a_round(self, tiny_pair, monkeypatch):
+        monkeypatch.setattr(Target, "prefill", forbidden)
+        rounds = decode(tiny_pair("tiny-llama"), STORY)
+        with pytest.raises(AssertionError, match="the target was asked"):
+            next(rounds)
+
+    def test_the_last_position_can_be_used(self, tiny_pair):
+        run = generate(tiny_pair("tiny-llama"), "a" * 2044, budget=8, max_new_tokens=4)
+        assert run.ids == by_library(tiny_pair("tiny-llama"), run.prompt_ids, 4)
+
+
+def forbidden(self: Target, ids: Tensor) -> Any:
+    raise AssertionError("the target was asked")
