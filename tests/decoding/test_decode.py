@@ -1,7 +1,9 @@
 """One loop, three methods: greedy text is the library's own, and every round tells what happened in it."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -22,7 +24,13 @@ TINY = ("tiny-llama", "tiny-qwen3", "tiny-sliding")
 METHODS = (("autoregressive", None), ("dflash", None), ("ddtree", 8))
 STORY = "The lighthouse keeper climbed the stairs twice a day."
 # Shorter and longer than the window of tiny-sliding, with and without an end of text along the way.
-PROMPTS = (("a", 30), ("def f(x):\n    return", 20), (STORY, 24))
+PROMPTS = (("a", 24), ("def f(x):\n    return", 16), (STORY, 20))
+
+
+@pytest.fixture(scope="module")
+def quick_pair(tiny_pair) -> Callable[[str], ModelPair]:
+    """The tiny pairs, with drafts that are not made twice."""
+    return cache(lambda name: replace(tiny_pair(name), draft=Remembered()))
 
 
 def by_library(pair: ModelPair, ids: list[int], max_new_tokens: int, **options: Any) -> list[int]:
@@ -41,8 +49,8 @@ def by_library(pair: ModelPair, ids: list[int], max_new_tokens: int, **options: 
 
 @pytest.mark.parametrize(("prompt", "max_new_tokens"), PROMPTS, ids=["letter", "code", "story"])
 @pytest.mark.parametrize("name", TINY)
-def test_greedy_equals_the_library(tiny_pair, name, prompt, max_new_tokens):
-    pair = replace(tiny_pair(name), draft=Remembered())
+def test_greedy_equals_the_library(quick_pair, name, prompt, max_new_tokens):
+    pair = quick_pair(name)
     expected = by_library(pair, pair.tokenizer(prompt).input_ids, max_new_tokens)
     runs = [("autoregressive", None), ("dflash", None), *(("ddtree", budget) for budget in (0, 1, 8, 32, 64))]
     for method, budget in runs:
@@ -66,12 +74,15 @@ def test_greedy_equals_the_library_on_the_default_pair(smollm2, number):
         assert generate(smollm2, prompt, method, budget=budget, max_new_tokens=24).ids == expected, method
 
 
-class TestRounds:
-    @pytest.fixture(params=[("dflash", None), ("ddtree", 0), ("ddtree", 1), ("ddtree", 20)], ids=str)
-    def generation(self, tiny_pair, request) -> Generation:
-        method, budget = request.param
-        return generate(tiny_pair("tiny-sliding"), STORY, method, budget=budget, max_new_tokens=20)
+@pytest.fixture(
+    scope="module", params=[("dflash", None), ("ddtree", 0), ("ddtree", 1), ("ddtree", 20)], ids=str
+)
+def generation(quick_pair, request) -> Generation:
+    method, budget = request.param
+    return generate(quick_pair("tiny-sliding"), STORY, method, budget=budget, max_new_tokens=20)
 
+
+class TestRounds:
     def test_rounds_join_to_the_text(self, generation):
         first, *others = generation.ids
         assert [token for r in generation.rounds for token in r.tokens] == others
@@ -88,13 +99,11 @@ class TestRounds:
             whole = [*r.tree.token_ids[r.path[1:]].tolist(), r.bonus]
             assert whole == [r.target_tokens[node] for node in r.path]  # each is the target's choice above it
             assert r.tokens == whole[: len(r.tokens)]
-            assert (
-                r.bonus not in r.tree.token_ids[r.tree.children(r.path[-1])].tolist()
-            )  # the walk went on to the end
+            # The walk went on to the end: no child carries the bonus token.
+            assert r.bonus not in r.tree.token_ids[r.tree.children(r.path[-1])].tolist()
             assert r.drafted_depth == int(r.tree.depths.max())
-        assert all(
-            len(r.tokens) == r.acceptance_length for r in generation.rounds[:-1]
-        )  # only the last is cut
+        # Only the last round may be cut.
+        assert all(len(r.tokens) == r.acceptance_length for r in generation.rounds[:-1])
 
     def test_trees_have_the_size_asked_for(self, generation):
         nodes = {"dflash": 7, "ddtree": generation.budget}[generation.method]
@@ -112,9 +121,9 @@ class TestRounds:
             )
         assert generation.tokens_per_second == len(generation.ids) / generation.seconds["total"]
 
-    def test_decode_yields_the_prefill_and_the_same_rounds(self, tiny_pair, generation):
+    def test_decode_yields_the_prefill_and_the_same_rounds(self, quick_pair, generation):
         rounds = decode(
-            tiny_pair("tiny-sliding"), STORY, generation.method, budget=generation.budget, max_new_tokens=20
+            quick_pair("tiny-sliding"), STORY, generation.method, budget=generation.budget, max_new_tokens=20
         )
         prefill, *others = list(rounds)
         assert (prefill.index, prefill.path, prefill.tokens) == (0, [0], generation.ids[:1])
@@ -125,16 +134,16 @@ class TestRounds:
         assert all(r.seconds == {} for r in [prefill, *others])  # no clock, no time
 
 
-def test_a_clock_listens_to_decode(tiny_pair):
-    prefill, *others = decode(tiny_pair("tiny-llama"), STORY, max_new_tokens=6, clock=Clock())
+def test_a_clock_listens_to_decode(quick_pair):
+    prefill, *others = decode(quick_pair("tiny-llama"), STORY, max_new_tokens=6, clock=Clock())
     assert set(prefill.seconds) == {"prefill"}
     assert all(set(r.seconds) == {"draft", "tree", "verify", "accept", "commit"} for r in others)
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_a_tree_accepts_no_less_than_the_chain_inside_it(tiny_pair, name):
+def test_a_tree_accepts_no_less_than_the_chain_inside_it(quick_pair, name):
     """The two runs are independent; where rounds start at the same place, their drafts are the same."""
-    pair = tiny_pair(name)
+    pair = quick_pair(name)
     by_start: dict[str, dict[int, Round]] = {}
     for method, budget in (("dflash", None), ("ddtree", 32)):
         rounds = generate(pair, STORY, method, budget=budget, max_new_tokens=40).rounds
@@ -163,8 +172,8 @@ def contains(tree: DraftTree, tokens: list[int]) -> bool:
     return int(tree.token_ids[0]) == tokens[0]
 
 
-def test_a_tree_without_branches_is_the_chain(tiny_pair):
-    pair = replace(tiny_pair("tiny-qwen3"), draft=Remembered(sharpen=1e4))
+def test_a_tree_without_branches_is_the_chain(quick_pair):
+    pair = replace(quick_pair("tiny-qwen3"), draft=Remembered(sharpen=1e4))
     chain = generate(pair, STORY, "dflash", max_new_tokens=40)
     tree = generate(pair, STORY, "ddtree", budget=7, max_new_tokens=40)
     assert 1 < chain.tokens_per_round < 8  # chains broke, and not all at once
@@ -214,8 +223,8 @@ class TestMaskToken:
 
 
 class TestPromptForms:
-    def test_text_and_ids_are_the_same_prompt(self, tiny_pair):
-        pair = tiny_pair("tiny-llama")
+    def test_text_and_ids_are_the_same_prompt(self, quick_pair):
+        pair = quick_pair("tiny-llama")
         ids = pair.tokenizer(STORY).input_ids
         runs = [
             generate(pair, form, max_new_tokens=8)
@@ -224,8 +233,8 @@ class TestPromptForms:
         assert [run.prompt_ids for run in runs] == [ids] * 4
         assert len({tuple(run.ids) for run in runs}) == 1
 
-    def test_messages_of_several_turns(self, tiny_pair):
-        pair = tiny_pair("tiny-llama")
+    def test_messages_of_several_turns(self, quick_pair):
+        pair = quick_pair("tiny-llama")
         messages = [
             {"role": "user", "content": "Name a colour."},
             {"role": "assistant", "content": "Blue."},
@@ -240,8 +249,8 @@ class TestPromptForms:
         assert run.ids == by_library(pair, run.prompt_ids, 12)
 
 
-def test_interleaved_decodes_do_not_disturb_each_other(tiny_pair):
-    pair = tiny_pair("tiny-sliding")
+def test_interleaved_decodes_do_not_disturb_each_other(quick_pair):
+    pair = quick_pair("tiny-sliding")
     prompts = (STORY, "def f(x):\n    return", "a")
     alone = [generate(pair, prompt, budget=8, max_new_tokens=18).ids for prompt in prompts]
     together: list[list[int]] = [[] for _ in prompts]
@@ -257,8 +266,8 @@ def test_interleaved_decodes_do_not_disturb_each_other(tiny_pair):
 
 @pytest.mark.parametrize("max_new_tokens", [1, 2, 3, 4, 5, 11])
 @pytest.mark.parametrize(("method", "budget"), METHODS)
-def test_the_token_limit_is_exact(tiny_pair, method, budget, max_new_tokens):
-    pair = tiny_pair("tiny-llama")
+def test_the_token_limit_is_exact(quick_pair, method, budget, max_new_tokens):
+    pair = quick_pair("tiny-llama")
     run = generate(pair, STORY, method, budget=budget, max_new_tokens=max_new_tokens)
     assert len(run.ids) == max_new_tokens
     assert run.finish_reason == "length"
@@ -266,8 +275,8 @@ def test_the_token_limit_is_exact(tiny_pair, method, budget, max_new_tokens):
     assert math.isnan(run.tokens_per_round) == (max_new_tokens == 1)  # the first token needs no round
 
 
-def test_autoregressive_decoding_knows_no_drafter(tiny_pair):
-    pair = tiny_pair("tiny-llama")
+def test_autoregressive_decoding_knows_no_drafter(quick_pair):
+    pair = quick_pair("tiny-llama")
     expected = generate(pair, STORY, "autoregressive", max_new_tokens=6)
     run = generate(replace(pair, draft=Absent()), STORY, "autoregressive", max_new_tokens=6)
     assert run.ids == expected.ids
@@ -323,21 +332,21 @@ class TestArguments:
         ],
         ids=str,
     )
-    def test_bad_ones_get_a_sentence_at_the_call(self, tiny_pair, monkeypatch, call, arguments, sentence):
+    def test_bad_ones_get_a_sentence_at_the_call(self, quick_pair, monkeypatch, call, arguments, sentence):
         monkeypatch.setattr(Target, "prefill", forbidden)
         with pytest.raises(ValueError, match=sentence) as error:
-            call(tiny_pair("tiny-llama"), **(dict(prompt=STORY) | arguments))
+            call(quick_pair("tiny-llama"), **(dict(prompt=STORY) | arguments))
         assert "\n" not in str(error.value)
 
-    def test_decode_works_only_when_asked_for_a_round(self, tiny_pair, monkeypatch):
+    def test_decode_works_only_when_asked_for_a_round(self, quick_pair, monkeypatch):
         monkeypatch.setattr(Target, "prefill", forbidden)
-        rounds = decode(tiny_pair("tiny-llama"), STORY)
+        rounds = decode(quick_pair("tiny-llama"), STORY)
         with pytest.raises(AssertionError, match="the target was asked"):
             next(rounds)
 
-    def test_the_last_position_can_be_used(self, tiny_pair):
-        run = generate(tiny_pair("tiny-llama"), "a" * 2044, budget=8, max_new_tokens=4)
-        assert run.ids == by_library(tiny_pair("tiny-llama"), run.prompt_ids, 4)
+    def test_the_last_position_can_be_used(self, quick_pair):
+        run = generate(quick_pair("tiny-llama"), "a" * 2044, budget=8, max_new_tokens=4)
+        assert run.ids == by_library(quick_pair("tiny-llama"), run.prompt_ids, 4)
 
 
 def forbidden(self: Target, ids: Tensor) -> Any:

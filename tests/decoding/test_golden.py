@@ -29,8 +29,11 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def pair() -> ModelPair:
-    """The default pair as the reference had it: stock linears, and only the tokenizer's end token stops."""
+def pair(smollm2) -> ModelPair:
+    """The default pair as the reference had it: stock linears, and only the tokenizer's end token stops.
+
+    `smollm2` is asked for because it skips where the pair cannot be fetched.
+    """
     pair = load_pair("smollm2-135m", packed=False)
     assert pair.model.generation_config is not None
     pair.model.generation_config.eos_token_id = 1
