@@ -16,12 +16,11 @@ from ddtree_core.decoding.records import Generation, Round
 from ddtree_core.decoding.sampling import Sampler
 from ddtree_core.decoding.stopping import Stopper
 from ddtree_core.models.pairs import ModelPair
-from ddtree_core.trees import best_first, chain
+from ddtree_core.trees import MAX_BUDGET, best_first, chain
 
 Stop = int | str | Sequence[int | str]
 METHODS = ("ddtree", "dflash", "autoregressive")
 DEFAULT_BUDGET = 16
-MAX_BUDGET = 4096  # one verify pass takes budget² mask entries; the literature stops at 1,024
 
 
 def decode(

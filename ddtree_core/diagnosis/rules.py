@@ -1,6 +1,7 @@
 """What vLLM's linear rule and a tree walk make of the same verified trees."""
 
 from collections.abc import Sequence
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from ddtree_core.decoding.records import Round
 from ddtree_core.diagnosis.verification_lab import RULES, flattened
 from ddtree_core.trees import DraftTree
+from ddtree_core.trees.kernels import walk_batch
 
 # The worked cases of the diagnosis: flat tokens, parents, the target's choice at every node. X is any token
 # that no draft carries. In E4 the masks differ: under a tree mask the last choice was made after (R, B),
@@ -43,6 +45,20 @@ def emitted(rule: str, tree: DraftTree, target_tokens: Sequence[int]) -> list[in
     """Tokens that "linear" or "walk" commits: the accepted draft tokens, then the bonus token."""
     accepted = RULES[rule](tree, torch.tensor(list(target_tokens)))
     return [*tree.token_ids[accepted.path[1:]].tolist(), accepted.bonus]
+
+
+def walk_cases() -> dict[str, list[int]]:
+    """What the batched tree walk of `trees.kernels` commits on all worked cases, in one call."""
+    sizes = [len(tokens) for tokens, _, _ in CASES.values()]
+    tokens, parents, chosen = (
+        torch.tensor([*chain.from_iterable(part)]) for part in zip(*CASES.values(), strict=True)
+    )
+    starts = torch.tensor([0, *accumulate(sizes)])
+    accepted = walk_batch(tokens, parents, starts, chosen).to_list()
+    return {
+        name: [*(flat[node] for node in one.path[1:]), one.bonus]
+        for (name, (flat, _, _)), one in zip(CASES.items(), accepted, strict=True)
+    }
 
 
 def reordered_round(made: Round, order: str) -> tuple[DraftTree, list[int]]:

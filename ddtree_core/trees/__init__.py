@@ -3,5 +3,17 @@
 from ddtree_core.trees.accept import Acceptance, linear_chain, tree_walk
 from ddtree_core.trees.build import MAX_BUDGET, best_first, chain
 from ddtree_core.trees.draft_tree import DraftTree
+from ddtree_core.trees.kernels import BatchAcceptance, compaction_index, walk_batch
 
-__all__ = ["MAX_BUDGET", "Acceptance", "DraftTree", "best_first", "chain", "linear_chain", "tree_walk"]
+__all__ = [
+    "MAX_BUDGET",
+    "Acceptance",
+    "BatchAcceptance",
+    "DraftTree",
+    "best_first",
+    "chain",
+    "compaction_index",
+    "linear_chain",
+    "tree_walk",
+    "walk_batch",
+]
