@@ -8,7 +8,7 @@ import torch
 
 from ddtree_core.decoding.records import Round
 from ddtree_core.diagnosis.verification_lab import RULES, flattened
-from ddtree_core.trees import DraftTree
+from ddtree_core.trees import DraftTree, linear_chain
 from ddtree_core.trees.kernels import walk_batch
 
 # The worked cases of the diagnosis: flat tokens, parents, the target's choice at every node. X is any token
@@ -65,6 +65,20 @@ def reordered_round(made: Round, order: str) -> tuple[DraftTree, list[int]]:
     """A round's tree and the target's choice at every node, flattened "bfs" or "dfs"."""
     tree, nodes = flattened(made.tree, order)
     return tree, [made.target_tokens[node] for node in nodes]
+
+
+def linear_path(made: Round, order: str) -> list[int]:
+    """Nodes of the round's own tree that the linear rule accepts, root first, as far as they are a path of
+    it.
+    """
+    tree, nodes = flattened(made.tree, order)
+    accepted = linear_chain(tree, torch.tensor([made.target_tokens[node] for node in nodes])).path
+    path = [0]
+    for place in accepted[1:]:
+        if int(tree.parents[place]) != place - 1:
+            break  # accepted by order only: its parent is another node
+        path.append(nodes[place])
+    return path
 
 
 def compare_rules(rounds: Sequence[Round]) -> list[dict[str, Any]]:

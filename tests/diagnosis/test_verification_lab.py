@@ -1,5 +1,7 @@
 """The lab: its parts by hand, and that only the whole of them gives the target's own text."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -128,6 +130,9 @@ class TestRules:
             tree, chosen = rules.reordered_round(one, "dfs")
             walk = tree_walk(tree, torch.tensor(chosen))
             assert rules.emitted("walk", tree, chosen) == rules.emitted("walk", one.tree, one.target_tokens)
+            path = rules.linear_path(one, "bfs")
+            assert path[0] == 0
+            assert all(int(one.tree.parents[b]) == a for a, b in pairwise(path))
             # Depth first, the linear rule follows the first root-to-leaf path: it can lag behind the walk.
             assert linear_chain(tree, torch.tensor(chosen)).length >= 1
             assert walk.length == one.acceptance_length
