@@ -79,9 +79,10 @@ class TreePicture:
     @property
     def ending(self) -> str:
         """Why the accepted path ends where it does."""
-        if self.path and self.tree.children(self.path[-1]):
-            return "not among the drafted tokens"
-        return "after the last drafted token"
+        children = self.tree.children(self.path[-1]) if self.path else []
+        if self.bonus in [int(self.tree.token_ids[child]) for child in children]:
+            return "drafted, but not accepted by this rule"  # a path other than the walk's
+        return "not among the drafted tokens" if children else "after the last drafted token"
 
     @property
     def summary(self) -> str:

@@ -165,6 +165,12 @@ def test_impossible_and_certain_tokens() -> None:
     assert sorted(text for text in texts(svg) if text.endswith("%")) == ["100%", "<1%", "<1%", ">99%"]
 
 
+def test_summary_of_a_path_that_stops_at_a_drafted_token() -> None:
+    """Another rule than the walk may stop where a child carries the target's own choice."""
+    stopped = tree_svg(make_round(SMALL, [0, 1, 3], bonus=3), path=[0, 1])
+    assert "2 = 1 accepted + 1 bonus (drafted, but not accepted by this rule)" in stopped
+
+
 def test_path_argument_marks_a_bare_tree_and_replaces_a_rounds_own() -> None:
     assert states(tree_svg(SMALL)) == {"root": {0}, "drafted": {1, 2, 3, 4, 5}}
     assert states(tree_svg(SMALL, path=[0, 2])) == {"root": {0}, "accepted": {2}, "rejected": {1, 3, 4, 5}}
