@@ -26,7 +26,7 @@ from ddtree_core.models.packed import can_pack, pack_linears
 from ddtree_core.models.registry import DEFAULT_PAIR, PAIRS, PairSpec
 from ddtree_core.models.smollm2 import DownloadError, smollm2_folder
 from ddtree_core.models.target import Target, check_supported
-from ddtree_core.models.tiny import BlurredLookahead, byte_tokenizer, tiny_config, tiny_target
+from ddtree_core.models.tiny import BlurredLookahead, byte_tokenizer, tiny_model
 from ddtree_core.paths import data_dir
 
 
@@ -94,7 +94,7 @@ def load_pair(
     for the chat template (default: as the drafter was trained, where known). Raises `PairError`,
     `CheckpointError`, `UnsupportedModelError` or `DownloadError`, each with one sentence.
     """
-    spec = _spec(pair)
+    spec = find_pair(pair)
     device = _device(device)
     if spec.tiny:
         loaded = _load_tiny(spec, device, _dtype(dtype, "cpu"))
@@ -111,7 +111,11 @@ def load_pair(
     return replace(loaded, packed=True)
 
 
-def _spec(pair: str | tuple[str, str]) -> PairSpec:
+def find_pair(pair: str | tuple[str, str]) -> PairSpec:
+    """The registry's row of that name, or a row without facts for two folders or hub ids; see `load_pair`.
+
+    Raises `PairError` for an unknown name.
+    """
     if isinstance(pair, str) and " + " in pair:
         target, drafter = (part.strip() for part in pair.split(" + ", 1))
         pair = (target, drafter)
@@ -153,7 +157,7 @@ def _dtype(dtype: torch.dtype | str | None, device: str) -> torch.dtype:
 
 
 def _load_tiny(spec: PairSpec, device: str, dtype: torch.dtype) -> ModelPair:
-    model = tiny_target(tiny_config(spec.tiny or "llama"))
+    model = tiny_model(spec.tiny or "llama")
     model = model.to(device="cuda" if device == "auto" else device, dtype=dtype)  # pyright: ignore[reportCallIssue]
     return ModelPair(spec.name, model, byte_tokenizer(), BlurredLookahead())
 
@@ -165,16 +169,16 @@ def _load(
         memory.check_fits(spec.name, spec.parameters, dtype, device)
     own = spec.name == DEFAULT_PAIR
     target = str(smollm2_folder()) if own else spec.target
-    config = _fetch(target, lambda: AutoConfig.from_pretrained(target, revision=revisions[0]))
+    config = fetch(target, lambda: AutoConfig.from_pretrained(target, revision=revisions[0]))
     if not spec.parameters:
-        parameters = _fetch(target, lambda: memory.parameter_count(config))
+        parameters = fetch(target, lambda: memory.parameter_count(config))
         memory.check_fits(spec.name, parameters, dtype, device)
     draft_folder = (
         data_dir() / "models" / "smollm2-135m-dflash" if own else _draft_folder(spec.drafter, revisions[1])
     )
     # A drafter that does not belong to the target is refused before the target's weights are read.
     parse_config(read_config(draft_folder), config.get_text_config(decoder=True), where=str(draft_folder))
-    tokenizer = _fetch(target, lambda: AutoTokenizer.from_pretrained(target, revision=revisions[0]))
+    tokenizer = fetch(target, lambda: AutoTokenizer.from_pretrained(target, revision=revisions[0]))
     _check_tokenizer(tokenizer, config, target)
     model = _load_target(target, revision=revisions[0], dtype=dtype, device_map=_device_map(device))
     draft = load_drafter(draft_folder, model, device=_head_device(model), dtype=dtype)
@@ -183,8 +187,9 @@ def _load(
 
 
 def _load_target(target: str, **options: Any) -> PreTrainedModel:
+    """The language model; of a multimodal checkpoint (Qwen3.5, 3.6) the library reads no vision tower."""
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
-    model, info = _fetch(target, lambda: AutoModelForCausalLM.from_pretrained(target, **options))
+    model, info = fetch(target, lambda: AutoModelForCausalLM.from_pretrained(target, **options))
     # The library fills what it does not find with random numbers.
     if lacking := sorted(info["missing_keys"]) + sorted(name for name, *_ in info["mismatched_keys"]):
         raise CheckpointError(
@@ -220,11 +225,11 @@ def _draft_folder(drafter: str, revision: str | None) -> Path:
         return Path(drafter)
     patterns = ["*.json", "*.safetensors"]
     return Path(
-        _fetch(drafter, lambda: snapshot_download(drafter, revision=revision, allow_patterns=patterns))
+        fetch(drafter, lambda: snapshot_download(drafter, revision=revision, allow_patterns=patterns))
     )
 
 
-def _fetch(source: str, load: Callable[[], Any]) -> Any:
+def fetch(source: str, load: Callable[[], Any]) -> Any:
     """What `load` gives, with the libraries' errors turned into one sentence."""
     try:
         return load()

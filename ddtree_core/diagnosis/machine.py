@@ -1,0 +1,114 @@
+"""The machine report: devices, free memory, who holds it, and where a pair would lie.
+
+    python -m ddtree_core.diagnosis.machine --pair qwen3.6-27b --gpus 2x48GiB
+
+Everything is read only: no process is touched, no weight is read, and registry pairs need no network.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import pandas as pd
+import torch
+
+from ddtree_core.diagnosis.devices import GIB, Device, parse_gpus, present_devices
+from ddtree_core.diagnosis.footprint import Footprint, footprint
+from ddtree_core.diagnosis.placement import Plan, plan
+from ddtree_core.models.registry import DEFAULT_PAIR
+
+MIB = 2**20
+TREES = (16, 64, 256)  # budgets shown
+PARTS = ("weights", "drafter", "caches", "tree", "reserve")
+
+
+def device_table(devices: Sequence[Device]) -> pd.DataFrame:
+    """One row per device: its memory in GiB, how much of it is free, and the process that holds most."""
+    rows = []
+    for device in devices:
+        first = device.holders[0] if device.holders else None
+        row = {"device": device.name, "model": device.model}
+        row |= {"GiB": f"{device.total / GIB:.1f}", "free, GiB": f"{device.free / GIB:.1f}"}
+        rows.append(row | {"held most by": f"{first.name} ({first.pid})" if first else "–"})
+    return pd.DataFrame(rows).set_index("device")
+
+
+def holder_table(devices: Sequence[Device]) -> pd.DataFrame:
+    """One row per process that holds memory on a device, in GiB; "?" where the driver does not tell."""
+    columns = ["device", "pid", "process", "user", "GiB"]
+    rows = [
+        (d.name, h.pid, h.name, h.user, "?" if h.bytes is None else f"{h.bytes / GIB:.2f}")
+        for d in devices
+        for h in d.holders
+    ]
+    return pd.DataFrame(rows, columns=columns).set_index("device")
+
+
+def footprint_table(needs: Footprint) -> pd.DataFrame:
+    """What a pair needs, whatever the devices: counts of parameters and memory as text."""
+    attention = sum(layer.per_token > 0 for layer in needs.layers)
+    recurrent = sum(layer.state > 0 for layer in needs.layers)
+    rows = {
+        "target": _weights(needs.target_parameters),
+        "drafter": _weights(needs.draft.parameters) if needs.draft else "no weights",
+        "keys and values per 1,000 tokens": f"{_mib(1000 * needs.per_token)} ({attention} layers)",
+        "draft cache per 1,000 tokens": _mib(1000 * needs.draft_per_token),
+        "recurrent and convolution state": f"{_mib(needs.state_bytes)} ({recurrent} layers)",
+    }
+    rows |= {f"verifying a tree of {n} nodes": _mib(needs.tree_bytes(n)) for n in TREES}
+    if needs.vision_parameters:
+        rows["vision tower, never loaded"] = _weights(needs.vision_parameters)
+    return pd.DataFrame({"memory": rows})
+
+
+def _weights(parameters: int) -> str:
+    half, single = (parameters * dtype.itemsize / GIB for dtype in (torch.bfloat16, torch.float32))
+    return f"{parameters / 1e9:.3f}e9 parameters: {half:.1f} GiB in bfloat16, {single:.1f} GiB in float32"
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:.1f} MiB"
+
+
+def placement_table(laid: Plan) -> pd.DataFrame:
+    """One row per device in GiB: what lies on it by part, and what stays free."""
+    rows = []
+    for share in laid.shares:
+        layers = f"{share.layers[0]}–{share.layers[-1]}" if share.layers else "–"
+        parts = {part: getattr(share, part) / GIB for part in PARTS}
+        sums = {"needed": share.needed / GIB, "free": share.free / GIB, "left": share.left / GIB}
+        rows.append({"device": share.device, "layers": layers} | parts | sums)
+    return pd.DataFrame(rows).set_index("device")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the report; 1 where the pair does not fit, 2 for a request that cannot be answered."""
+    parser = argparse.ArgumentParser(prog="python -m ddtree_core.diagnosis.machine", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--pair", default=DEFAULT_PAIR, help='registry name, or "TARGET + DRAFTER"')
+    parser.add_argument("--gpus", help="plan for these instead of this machine: 2x48GiB, 1x80GB+2x24GiB")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="default: bfloat16 on GPUs")
+    parser.add_argument("--context", type=int, default=4096, help="tokens of prompt and answer")
+    parser.add_argument("--budget", type=int, default=64, help="nodes of a draft tree")
+    asked = parser.parse_args(arguments)
+    try:
+        devices = parse_gpus(asked.gpus) if asked.gpus else present_devices()
+        default = "bfloat16" if any(device.is_gpu for device in devices) else "float32"
+        needs = footprint(asked.pair, getattr(torch, asked.dtype or default))
+        laid = plan(needs, devices, asked.context, asked.budget)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if not asked.gpus:
+        print(device_table(devices).to_string(), end="\n\n")
+        print(holder_table(devices).to_string(), end="\n\n")
+    print(f"{needs.pair.name}: {needs.pair.target}, drafted for by {needs.pair.drafter}", end="\n\n")
+    print(footprint_table(needs).to_string(header=False), end="\n\n")
+    print(f"GiB per device, for {laid.context} tokens and trees of {laid.budget} nodes:")
+    print(placement_table(laid).to_string(float_format="{:.2f}".format), end="\n\n")
+    print(laid.verdict)
+    return 0 if laid.fits else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

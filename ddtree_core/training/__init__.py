@@ -1,0 +1,1 @@
+"""Drafters and small targets of our own: corpus, training, validation."""

@@ -1,0 +1,56 @@
+"""Training drafts what decoding drafts: every block equals one call of the drafter at its anchor."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import Qwen3Config
+
+from ddtree_core.models import ModelPair
+from ddtree_core.models.draft_config import DFlashConfig
+from ddtree_core.models.drafter import DFlashDrafter, DFlashModel
+from ddtree_core.training.blocks import draft_blocks
+from ddtree_core.training.train import Tables
+
+KINDS = {
+    "full": ((False, False), (None, None)),
+    "sliding below full": ((True, False), (6, None)),
+    "causal head": ((True, True), (None, None)),
+    "non-causal window": ((False, False), (5, 3)),
+}
+
+
+def random_drafter(pair: ModelPair, causal: tuple[bool, ...], windows: tuple[int | None, ...]) -> DFlashModel:
+    body = Qwen3Config(
+        vocab_size=pair.model.config.vocab_size,
+        hidden_size=64,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+    )
+    config = DFlashConfig(body, 6, 259, (0, 2), 4, 64, body.vocab_size, causal=causal, windows=windows)
+    torch.manual_seed(3)
+    model = DFlashModel(config)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.3)
+    return model.requires_grad_(False).eval()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_equal_the_drafter_at_every_anchor(kind: str, pair: ModelPair):
+    """Two texts of 12 and 9 rows, the shorter padded behind; anchors near the start, in between and last."""
+    model = random_drafter(pair, *KINDS[kind])
+    tables = Tables(model, pair.model)
+    features, ids = torch.randn(2, 12, 128), torch.randint(0, 250, (2, 13))
+    features[1, 9:] = 1e3  # what lies behind an anchor must not matter
+    anchors = torch.tensor([[12, 1, 7, 7], [9, 4, 2, 1]])
+    with torch.inference_mode():
+        noise = tables.noise(model, ids.gather(1, anchors), 6)
+        logits = tables.logits(draft_blocks(model, features, noise, anchors)[:, :, 1:])
+        for text in range(2):
+            for i, anchor in enumerate(anchors[text].tolist()):
+                drafter = DFlashDrafter(model, pair.model)
+                expected = drafter.draft(features[text, :anchor], ids[text, 1 : anchor + 1])
+                torch.testing.assert_close(logits[text, i], expected, rtol=1e-5, atol=1e-4)
