@@ -10,8 +10,9 @@ from huggingface_hub import hf_hub_download
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from ddtree_core.models.draft_config import DFlashConfig, parse_config, read_config
+from ddtree_core.models.loading import fetch
 from ddtree_core.models.pair_spec import DraftShape, PairSpec
-from ddtree_core.models.pairs import fetch, find_pair
+from ddtree_core.models.pairs import find_pair
 from ddtree_core.models.tiny import tiny_config
 
 GROWTH = 2  # caches of full attention double when full, so they may hold twice the rows in use

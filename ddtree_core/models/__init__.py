@@ -2,16 +2,11 @@
 
 from ddtree_core.models.cache import UnsupportedModelError
 from ddtree_core.models.draft_config import CheckpointError
+from ddtree_core.models.loading import PairError, load_target
 from ddtree_core.models.memory import OutOfMemoryError
-from ddtree_core.models.pairs import (
-    DEFAULT_PAIR,
-    PAIRS,
-    DownloadError,
-    ModelPair,
-    PairError,
-    PairSpec,
-    load_pair,
-)
+from ddtree_core.models.pairs import ModelPair, load_pair
+from ddtree_core.models.registry import DEFAULT_PAIR, PAIRS, PairSpec
+from ddtree_core.models.smollm2 import DownloadError
 from ddtree_core.models.target import Target
 
 __all__ = [
@@ -26,4 +21,5 @@ __all__ = [
     "Target",
     "UnsupportedModelError",
     "load_pair",
+    "load_target",
 ]

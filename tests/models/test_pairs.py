@@ -26,8 +26,8 @@ from ddtree_core.models import (
     PairError,
     PairSpec,
     load_pair,
+    loading,
     memory,
-    pairs,
 )
 from ddtree_core.models.draft_config import default_layer_ids
 from ddtree_core.models.tiny import MASK_TOKEN_ID, byte_tokenizer, tiny_config, tiny_target
@@ -310,7 +310,7 @@ def test_a_target_spread_by_a_device_map_decodes_as_the_library_does(
     modules = ("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head")
     spread = dict.fromkeys((*modules, *(f"model.layers.{i}" for i in range(4))), "cpu")
     placed = {"whole": {"": "cpu"}, "by module": spread, "partly on disk": spread | OFFLOADED}[where]
-    monkeypatch.setattr(pairs, "_device_map", lambda device: placed)
+    monkeypatch.setattr(loading, "_device_map", lambda device: placed)
     pair = load(on_disk["qwen3"].names)
     offloaded = [name for name, p in pair.model.named_parameters() if p.device.type == "meta"]
     assert bool(offloaded) == (where == "partly on disk")
@@ -501,7 +501,10 @@ def test_a_drafter_out_of_reach_is_named(on_disk: dict[str, Folders]) -> None:
     assert "cannot load no-such/drafter" in message
 
 
-@pytest.mark.parametrize("name", ["tiny-llama", "tiny-qwen3", "tiny-sliding"])
+@pytest.mark.parametrize(
+    "name",
+    ["tiny-llama", "tiny-qwen3", "tiny-sliding", "tiny-qwen3_5", "tiny-qwen3_5_moe", "tiny-qwen3_next"],
+)
 def test_tiny_pairs_load_in_under_a_second_and_are_the_same_each_time(name: str) -> None:
     start = time.perf_counter()
     first = load(name, packed=False)
