@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ddtree_core.training.corpus import Corpus, CorpusError, Identity, add_texts, identity
-from ddtree_core.training.prompts import DOMAINS
+from ddtree_core.training.corpus import Corpus, add_texts
+from ddtree_core.training.identity import CorpusError, Identity, identity
+from ddtree_core.training.prompts import DOMAINS, complete_answer, user_turn
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,23 @@ def texts_of(corpora: Sequence[Corpus]) -> Texts:
     """The texts of one or more corpora of one target, in order."""
     rows = [(t.ids.tolist(), t.prompt_length, t.domain) for corpus in corpora for t in corpus]
     return Texts(rows, corpora[0].identity.target, corpora[0].identity.tokenizer)
+
+
+def conversations(texts: Texts, tokenizer: PreTrainedTokenizerBase) -> list[tuple[str, str]]:
+    """User turn and answer of every text, without the chat template's tokens; `tokenizer` is the target's.
+
+    An answer that did not end by itself loses its unfinished end, and is left out where little remains.
+    """
+    before, behind = user_turn(tokenizer)
+    turns: list[tuple[str, str]] = []
+    for ids, prompt_length, _ in texts.rows:
+        user = str(tokenizer.decode(ids[:prompt_length])).removeprefix(before).removesuffix(behind)
+        said = str(tokenizer.decode(ids[prompt_length:], skip_special_tokens=True))
+        ended = ids[-1] == tokenizer.eos_token_id
+        kept = said if ended else complete_answer(said)
+        if user.strip() and kept.strip() and len(kept) >= len(said) / 4:
+            turns.append((user, kept))
+    return turns
 
 
 def restore(

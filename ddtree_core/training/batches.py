@@ -13,6 +13,20 @@ from torch import Tensor
 from ddtree_core.training.corpus import Corpus
 
 
+def like_length(step: int, count: int, size: int, seed: int) -> list[int]:
+    """Places of `size` neighbours among `count` texts sorted by length: a pure function of step and seed.
+
+    In count // size steps every text is drawn once, but for a remainder; each epoch groups them anew.
+    """
+    per_epoch = count // size
+    epoch, place = divmod(step, per_epoch)
+    shuffle = torch.Generator().manual_seed(seed * 100_003 + epoch)
+    # Rotated by a random offset, the sorted texts fall into other groups in every epoch.
+    offset = int(torch.randint(count, (1,), generator=shuffle))
+    start = offset + size * int(torch.randperm(per_epoch, generator=shuffle)[place])
+    return [(start + i) % count for i in range(size)]
+
+
 @dataclass(frozen=True)
 class Batch:
     """Texts padded behind to the longest, with anchors: token a is the root of its block."""
@@ -43,17 +57,9 @@ class Batches:
         return len(self._by_length) // self.texts
 
     def __getitem__(self, step: int) -> Batch:
-        epoch, place = divmod(step, self.per_epoch)
-        shuffle = torch.Generator().manual_seed(self.seed * 100_003 + epoch)
-        # Rotated by a random offset, the sorted texts fall into other groups in every epoch.
-        offset = int(torch.randint(len(self._by_length), (1,), generator=shuffle))
-        group = int(torch.randperm(self.per_epoch, generator=shuffle)[place])
+        members = like_length(step, len(self._by_length), self.texts, self.seed)
         generator = torch.Generator().manual_seed((self.seed + 1) * 1_000_003 + step)
-        chosen = [
-            self._by_length[(offset + group * self.texts + i) % len(self._by_length)]
-            for i in range(self.texts)
-        ]
-        return self.collate(chosen, generator)
+        return self.collate([self._by_length[i] for i in members], generator)
 
     def collate(self, numbers: list[int], generator: torch.Generator) -> Batch:
         """These texts, with `anchors` random anchors each."""

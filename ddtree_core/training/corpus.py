@@ -4,16 +4,13 @@ A shard is one batch of prompts, a pure function of the corpus's seed and the sh
 its own name only when it is whole, so writing can be interrupted, continued, and divided among processes.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from jaxtyping import Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -21,63 +18,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ddtree_core.decoding.prompts import encode_prompt
 from ddtree_core.training.generation import Written, read, write
+from ddtree_core.training.identity import CorpusError, Identity, identity
 from ddtree_core.training.prompts import DOMAINS, HeldOut, draw_openings, periodic, sampled, user_turn
 
 
-class CorpusError(ValueError):
-    """A corpus that is missing, empty, or made for another target; the message tells what to do."""
-
-
 @dataclass(frozen=True)
-class Identity:
-    """What a corpus was made with; training on it with anything else would teach the wrong thing."""
-
-    target: str  # fingerprint of the target's weights
-    tokenizer: str  # fingerprint of the tokenizer's vocabulary and chat template
-    layer_ids: tuple[int, ...]  # blocks of the target whose outputs are the features
-
-    def check(self, other: "Identity", where: Path) -> None:
-        """Raise `CorpusError` naming the first part in which a corpus in `where` differs from this one."""
-        for name, own in asdict(self).items():
-            if own != (found := getattr(other, name)):
-                raise CorpusError(
-                    f"the corpus in {where} was made with another {name.replace('_', ' ')} ({found}, "
-                    f"expected "
-                    f"{own}); write a new corpus with this target into another folder"
-                )
-
-
-def identity(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, layer_ids: Sequence[int]
-) -> Identity:
-    """The identity of a target, from its norm weights and embedding, its tokenizer and the captured blocks.
-
-    Weights are compared as bfloat16, so that one target loaded in float32 and in bfloat16 is the same one.
-    """
-    target = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        if parameter.dim() == 1:  # packed linears have no parameters, norms always do
-            target.update(name.encode() + _bytes(parameter))
-    embedding: Any = model.get_input_embeddings()
-    target.update(_bytes(embedding.weight[::97]))
-    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items())) + str(tokenizer.chat_template)
-    words = hashlib.sha256(vocabulary.encode())
-    return Identity(target.hexdigest()[:16], words.hexdigest()[:16], tuple(layer_ids))
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().bfloat16().contiguous().view(torch.uint8).numpy().tobytes()
-
-
-@dataclass(frozen=True)
-class Text:
+class Text(Written):
     """One text of a corpus."""
 
-    ids: Int[Tensor, "n"]
-    prompt_length: int
     domain: str
-    features: Float[Tensor, "n-1 width"]
-    final: Float[Tensor, "n-1 hidden"]
 
 
 class Corpus:
@@ -111,9 +60,9 @@ class Corpus:
         return Text(
             ids=shard["ids"][start : start + length].long(),
             prompt_length=int(shard["prompt_lengths"][i]),
-            domain=DOMAINS[int(shard["domains"][i])],
             features=shard["features"][rows],
             final=shard["final"][rows],
+            domain=DOMAINS[int(shard["domains"][i])],
         )
 
     def __iter__(self) -> Iterator[Text]:
@@ -154,15 +103,36 @@ def write_corpus(
         [s for s in shards if not _shard_path(folder, s).is_file()], desc="corpus", unit="shard"
     ):
         prompts = write_prompts(model, tokenizer, batch, seed * 1_000_003 + shard, stop_ids, kept_out)
-        written = write(
+        texts = answers(
             model,
-            [encode_prompt(tokenizer, [{"role": "user", "content": text}]) for _, text in prompts],
-            max_new_tokens=max_new_tokens,
-            stop_ids=stop_ids,
+            tokenizer,
+            prompts,
             layer_ids=layer_ids,
-            finished=periodic,
+            stop_ids=stop_ids,
+            max_new_tokens=max_new_tokens,
         )
-        save_shard(_shard_path(folder, shard), written, [domain for domain, _ in prompts])
+        save_shard(_shard_path(folder, shard), texts)
+
+
+def answers(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[tuple[str, str]],
+    *,
+    layer_ids: Sequence[int],
+    stop_ids: Sequence[int],
+    max_new_tokens: int = 192,
+) -> list[Text]:
+    """The target's greedy answers to user turns given as (domain, text), each cut at its first loop."""
+    written = write(
+        model,
+        [encode_prompt(tokenizer, [{"role": "user", "content": text}]) for _, text in prompts],
+        max_new_tokens=max_new_tokens,
+        stop_ids=stop_ids,
+        layer_ids=layer_ids,
+        finished=periodic,
+    )
+    return [Text(**vars(text), domain=domain) for text, (domain, _) in zip(written, prompts, strict=True)]
 
 
 def write_prompts(
@@ -211,18 +181,19 @@ def add_texts(
         path, part = _shard_path(folder, first_shard + n), texts[start : start + batch]
         if not path.is_file():
             written = read(model, [(ids, prompt) for ids, prompt, _ in part], layer_ids)
-            save_shard(path, written, [domain for *_, domain in part])
+            domains = (domain for *_, domain in part)
+            save_shard(path, [Text(**vars(w), domain=d) for w, d in zip(written, domains, strict=True)])
 
 
-def save_shard(path: Path, written: Sequence[Written], domains: Sequence[str]) -> None:
+def save_shard(path: Path, texts: Sequence[Text]) -> None:
     """Write one shard; the name appears only when the file is whole."""
     tensors = {
-        "ids": torch.cat([text.ids for text in written]).int(),
-        "lengths": torch.tensor([len(text.ids) for text in written], dtype=torch.int32),
-        "prompt_lengths": torch.tensor([text.prompt_length for text in written], dtype=torch.int32),
-        "domains": torch.tensor([DOMAINS.index(domain) for domain in domains], dtype=torch.uint8),
-        "features": torch.cat([text.features for text in written]),
-        "final": torch.cat([text.final for text in written]),
+        "ids": torch.cat([text.ids for text in texts]).int(),
+        "lengths": torch.tensor([len(text.ids) for text in texts], dtype=torch.int32),
+        "prompt_lengths": torch.tensor([text.prompt_length for text in texts], dtype=torch.int32),
+        "domains": torch.tensor([DOMAINS.index(text.domain) for text in texts], dtype=torch.uint8),
+        "features": torch.cat([text.features for text in texts]),
+        "final": torch.cat([text.final for text in texts]),
     }
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     save_file(tensors, unfinished)

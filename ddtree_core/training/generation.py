@@ -7,6 +7,7 @@ rows advance together, and finished rows leave the batch, so that no pass comput
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -78,8 +79,8 @@ def write(
             if not going:
                 break
             if len(going) < 0.9 * len(rows):  # dropping rows copies the cache, so not for every one
-                chosen = torch.tensor(going, device=model.device)
-                cache.batch_select_indices(chosen)
+                chosen: Any = torch.tensor(going, device=model.device)
+                cache.reorder_cache(chosen)  # of all its kinds of layers
                 step, visible, rows = step[chosen], visible[chosen], [rows[i] for i in going]
             visible = torch.cat([visible, visible.new_ones(len(rows), 1)], dim=1)
     return [

@@ -109,6 +109,20 @@ def new_drafter(
     return model
 
 
+def continued(
+    model: DFlashModel,
+    scale: Float[Tensor, "width"],
+    vocabulary: Int[Tensor, "vocab"] | None = None,
+) -> DFlashModel:
+    """A finished drafter, to train on with features divided by `scale` and over another vocabulary."""
+    model.lm_head = None  # training reads the target's rows
+    model.vocabulary = vocabulary
+    model.requires_grad_(True)
+    with torch.no_grad():
+        model.fc.weight.mul_(scale)
+    return model
+
+
 def _take_over(layer: Any, source: Any) -> None:
     """Copy what fits from a layer of the target; queries and keys, not normalised there, get a norm."""
     for name in ("input_layernorm", "post_attention_layernorm"):

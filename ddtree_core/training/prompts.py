@@ -108,3 +108,22 @@ def periodic(answer: Sequence[int], longest: int = 24, repeats: int = 3) -> bool
         ):
             return True
     return False
+
+
+def complete_answer(answer: str) -> str:
+    """An answer that was cut off or ran into a loop, back to where it could have ended.
+
+    Text from the first long sentence or line on that was there before is dropped, then what follows the last
+    complete one; a code fence left open is closed.
+    """
+    seen, kept = set(), []
+    for piece in re.findall(r".+?(?:[.!?:](?=\s)|\n+|$)\s*", answer, flags=re.DOTALL):
+        key = piece.strip()
+        if len(key) >= 32 and key in seen:
+            break
+        seen.add(key)
+        kept.append(piece)
+    if kept and not re.search(r"([.!?]|```)\s*$|\n\s*$", kept[-1]):
+        kept.pop()
+    text = "".join(kept).rstrip()
+    return text + "\n```" if text.count("```") % 2 else text

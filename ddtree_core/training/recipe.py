@@ -14,12 +14,20 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ddtree_core.models.checkpoints import load_drafter
 from ddtree_core.models.drafter import DFlashModel
+from ddtree_core.models.loading import locate
 from ddtree_core.paths import data_dir
 from ddtree_core.training.archive import restore
 from ddtree_core.training.batches import Batches
 from ddtree_core.training.corpus import Corpus, write_corpus
-from ddtree_core.training.initialise import draft_config, feature_scale, frequent_tokens, new_drafter
+from ddtree_core.training.initialise import (
+    continued,
+    draft_config,
+    feature_scale,
+    frequent_tokens,
+    new_drafter,
+)
 from ddtree_core.training.state import Step
 from ddtree_core.training.train import Plan, train_drafter
 
@@ -30,13 +38,15 @@ VALIDATION_SHARE = 40  # one text in so many is not trained on
 class Recipe:
     """How a drafter is made; `stages` are trainings one after the other, each from the last one's weights."""
 
+    target: str  # a registered pair's name, a folder or a hub id
     layer_ids: tuple[int, ...]
     mask_token_id: int
     stages: tuple[Plan, ...]
     block_size: int = 8
     layers: int = 2
     draft_vocab_size: int | None = None
-    texts: str | None = None  # file of texts that the target wrote; None: it writes them
+    start: str | None = None  # drafter to begin with; None: weights from the target's last layers
+    texts: str | None = None  # file in data/training of texts that the target wrote; None: it writes them
     shards: int = 40  # of 96 prompts each, where the target writes the texts
     seed: int = 0
 
@@ -106,7 +116,10 @@ def prepare(recipe: Recipe, target: PreTrainedModel, corpus: Corpus) -> Prepared
     )
     size, scale = recipe.draft_vocab_size, feature_scale(corpus, trained[::7])
     vocabulary = None if size is None else frequent_tokens(corpus, trained, size)
-    model = new_drafter(target, config, scale, vocabulary, recipe.seed)
+    if recipe.start is None:
+        model = new_drafter(target, config, scale, vocabulary, recipe.seed)
+    else:
+        model = continued(load_drafter(Path(locate(recipe.start)), target), scale, vocabulary)
     return Prepared(model, corpus, trained, held, scale)
 
 

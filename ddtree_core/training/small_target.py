@@ -6,7 +6,6 @@ that a recurrent target needs, at a size that two CPU cores train in minutes and
 
 import copy
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from transformers import (
 )
 
 from ddtree_core.models.tiny import CHAT_TEMPLATE
+from ddtree_core.training.batches import like_length
 from ddtree_core.training.state import Schedule, Step, descend
 
 SPECIAL_TOKENS = ("<|im_start|>", "<|im_end|>", "<|mask|>")
@@ -128,25 +128,6 @@ def new_target(config: Qwen3_5TextConfig, seed: int = 0) -> PreTrainedModel:
         torch.random.set_rng_state(state)
 
 
-def complete_answer(answer: str) -> str:
-    """An answer that was cut off or ran into a loop, back to where it could have ended.
-
-    Text from the first long sentence or line on that was there before is dropped, then what follows the last
-    complete one; a code fence left open is closed.
-    """
-    seen, kept = set(), []
-    for piece in re.findall(r".+?(?:[.!?:](?=\s)|\n+|$)\s*", answer, flags=re.DOTALL):
-        key = piece.strip()
-        if len(key) >= 32 and key in seen:
-            break
-        seen.add(key)
-        kept.append(piece)
-    if kept and not re.search(r"([.!?]|```)\s*$|\n\s*$", kept[-1]):
-        kept.pop()
-    text = "".join(kept).rstrip()
-    return text + "\n```" if text.count("```") % 2 else text
-
-
 def encode_conversations(
     tokenizer: PreTrainedTokenizerBase, conversations: Iterable[Conversation], max_tokens: int
 ) -> list[Int[Tensor, "n"]]:
@@ -176,12 +157,8 @@ class ConversationBatches:
         return len(self._rows) // self.size
 
     def __getitem__(self, step: int) -> Int[Tensor, "rows n"]:
-        epoch, place = divmod(step, self.per_epoch)
-        shuffle = torch.Generator().manual_seed(self.seed * 100_003 + epoch)
-        # Rotated by a random offset, the sorted conversations fall into other groups in every epoch.
-        offset = int(torch.randint(len(self._rows), (1,), generator=shuffle))
-        start = offset + self.size * int(torch.randperm(self.per_epoch, generator=shuffle)[place])
-        return pad([self._rows[(start + i) % len(self._rows)] for i in range(self.size)])
+        members = like_length(step, len(self._rows), self.size, self.seed)
+        return pad([self._rows[i] for i in members])
 
 
 def pad(rows: Sequence[Int[Tensor, "n"]]) -> Int[Tensor, "rows n"]:

@@ -9,9 +9,10 @@ import torch
 
 from ddtree_core.models import ModelPair
 from ddtree_core.training import corpus as corpus_module
-from ddtree_core.training.archive import load_texts, restore, texts_of
-from ddtree_core.training.batches import Batches
-from ddtree_core.training.corpus import Corpus, CorpusError, identity, write_corpus
+from ddtree_core.training.archive import Texts, conversations, load_texts, restore, texts_of
+from ddtree_core.training.batches import Batches, like_length
+from ddtree_core.training.corpus import Corpus, write_corpus
+from ddtree_core.training.identity import CorpusError, identity
 from ddtree_core.training.prompts import HeldOut, draw_openings, periodic, user_turn
 
 
@@ -181,3 +182,23 @@ def test_loops_are_recognised():
     assert not periodic([9, 8] + [1, 2, 3, 4, 5, 6] * 2 + [1, 2, 3, 4, 5, 7])
     assert periodic([4] * 16)
     assert not periodic([4] * 8)  # a short run of one token is no loop yet
+
+
+def test_conversations_are_the_turns_without_their_template(pair: ModelPair):
+    """An answer that ended by itself stays whole; one that was cut off goes back to its last sentence."""
+    template = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+    rows = []
+    for user, said in (("Hi", "Hello there.<|im_end|>"), ("Count", "One. Two. Thr"), ("Why", "x y z z")):
+        prompt = pair.tokenizer(template.format(user)).input_ids
+        rows.append((prompt + pair.tokenizer(said).input_ids, len(prompt), "chat"))
+    talks = conversations(Texts(rows, "", ""), pair.tokenizer)
+    assert talks == [("Hi", "Hello there."), ("Count", "One. Two.")]
+
+
+def test_every_text_comes_once_an_epoch_among_its_neighbours():
+    """20 texts in groups of 5: four steps cover all of them, and the next four group them otherwise."""
+    epochs = [[like_length(step, 20, 5, seed=4) for step in range(4 * e, 4 * e + 4)] for e in range(2)]
+    for groups in epochs:
+        assert sorted(i for group in groups for i in group) == list(range(20))
+        assert all((group[-1] - group[0]) % 20 == 4 for group in groups)
+    assert sorted(map(min, epochs[0])) != sorted(map(min, epochs[1]))

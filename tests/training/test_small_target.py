@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ddtree_core.training.prompts import complete_answer
 from ddtree_core.training.small_target import (
     SPECIAL_TOKENS,
     ConversationBatches,
     TargetPlan,
-    complete_answer,
     encode_conversations,
     hybrid_config,
     new_target,
