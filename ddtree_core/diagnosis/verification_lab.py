@@ -6,6 +6,7 @@ choice at a time into the workbook's own loop and asks whether the text is still
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -97,11 +98,25 @@ class ServerTarget(Target):
         super().commit(list(range(len(path))))
         return features
 
+    def _tree_layers(self, tree: DraftTree) -> AbstractContextManager[None]:
+        # Recurrent layers have no mask: without one, they read the nodes in order.
+        return super()._tree_layers(_as_chain(tree) if self._design.mask == "causal" else tree)
+
     def _positions(self, tree: DraftTree) -> Tensor:
         return super()._positions(_as_chain(tree) if self._design.positions == "arange" else tree)
 
     def _masks(self, tree: DraftTree) -> Tensor | dict[str, Tensor]:
         return super()._masks(_as_chain(tree) if self._design.mask == "causal" else tree)
+
+
+class UnhookedTarget(Target):
+    """A target whose recurrent layers are left as the library has them: they run over the nodes in order.
+
+    On a tree that branches its scores are silently wrong, and no path of it can be committed.
+    """
+
+    def _tree_layers(self, tree: DraftTree) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 def _as_chain(tree: DraftTree) -> DraftTree:

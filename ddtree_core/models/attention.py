@@ -17,6 +17,16 @@ def tree_positions(tree: DraftTree, history: int) -> Int[Tensor, "1 N"]:
     return (tree.depths + history)[None]
 
 
+def multimodal_positions(
+    positions: Int[Tensor, "1 N"], rope_delta: Int[Tensor, "1 1"]
+) -> Int[Tensor, "4 1 N"]:
+    """Positions in the text, then the rotary ones for time, height and width: the same, moved by the delta
+    that images before them have caused.
+    """
+    rotary = positions + rope_delta.to(positions.device)
+    return torch.stack([positions, rotary, rotary, rotary])
+
+
 def full_mask(tree: DraftTree, history: int, dtype: torch.dtype) -> Float[Tensor, "1 1 N keys"]:
     """Additive mask over `history` cached rows and the N nodes: everything cached, and the node's ancestors
     and itself.

@@ -1,8 +1,9 @@
-"""Key/value caches of a target: what a verify pass writes, and how a commit keeps the accepted path.
+"""Caches of a target: what a verify pass leaves, and how a commit keeps the accepted path.
 
-A verify pass appends one row per tree node behind the history; a commit moves the rows of the accepted path
-to the front and forgets the others. Positions are already rotated into the keys by depth, so rows can be
-moved without being recomputed.
+In attention layers a verify pass appends one row per tree node behind the history; a commit moves the rows of
+the accepted path to the front and forgets the others. Positions are already rotated into the keys by depth,
+so rows can be moved without being recomputed. Recurrent layers keep their state until a path is committed,
+which then moves it along that path.
 """
 
 from typing import Any
@@ -10,7 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedConfig
-from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import (
+    Cache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionLayer,
+)
+
+from ddtree_core.models.gated_delta import TreeStash, path_state
 
 
 class UnsupportedModelError(ValueError):
@@ -45,6 +53,12 @@ class GrowingLayer(DynamicLayer):
         self.keys, self.values = (buffer[:, :, : have + new] for buffer in self._buffers)
         return self.keys, self.values
 
+    def reorder_cache(self, beam_idx: Any) -> None:
+        super().reorder_cache(beam_idx)
+        assert self.keys is not None
+        assert self.values is not None
+        self._buffers = [self.keys, self.values]  # full, so the next update makes room again
+
 
 def _grown(kept: Tensor, rows: int) -> Tensor:
     batch, heads, have, dim = kept.shape
@@ -53,22 +67,48 @@ def _grown(kept: Tensor, rows: int) -> Tensor:
     return buffer
 
 
+class RecurrentLayer(LinearAttentionLayer):
+    """The recurrent state and the last convolution inputs of a layer, and what a verified tree may add.
+
+    A verify pass reads both and writes neither: it leaves a `stash`.
+    """
+
+    stash: TreeStash | None = None
+
+    def keep_path(self, path: list[int]) -> None:
+        """Move the states along the nodes on `path` and drop the stash; RuntimeError without one."""
+        if self.stash is None:
+            raise RuntimeError(
+                "a recurrent layer read the tree as a sequence and holds no path of it; verify trees with "
+                "the layers of `tree_layers`"
+            )
+        if path:
+            kept = self.stash[torch.tensor(path, device=self.stash.rows.device)]
+            state: Any = self.recurrent_states[0]
+            # Both write in place, the second keeping as many rows as the convolution reads.
+            self.update_recurrent_state(path_state(state, kept.keys, kept.updates, kept.log_decays))
+            self.update_conv_state(kept.rows.transpose(1, 2))
+        self.stash = None
+
+
 def new_cache(config: PreTrainedConfig) -> Cache:
     """An empty cache for a model of this config, with only layers that a tree can be verified on.
 
-    Raises `UnsupportedModelError` for a model with any other kind of layer (recurrent, chunked, shared,
-    compressed …).
+    Raises `UnsupportedModelError` for a model with any other kind of layer (chunked, shared, compressed …). A
+    recurrent layer may still be of a class that cannot read a tree: see `recurrent_layers`.
     """
     cache = DynamicCache(config=config)
     for index, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer:
             cache.layers[index] = GrowingLayer()
+        elif type(layer) is LinearAttentionLayer:
+            cache.layers[index] = RecurrentLayer()
         elif type(layer) is not DynamicSlidingWindowLayer or "chunked_attention" in _layer_types(config):
             kind = (_layer_types(config) or [type(layer).__name__] * len(cache.layers))[index]
             raise UnsupportedModelError(
                 f"{config.model_type} has {kind} layers ({type(layer).__name__} at layer {index}), on which "
-                f"a draft tree cannot be "
-                "verified yet; use a model whose layers are all full or sliding-window attention"
+                f"a draft tree cannot be verified; use a model whose layers are full or sliding-window "
+                f"attention or Gated DeltaNet"
             )
     return cache
 
@@ -94,6 +134,7 @@ def layer_kinds(cache: Cache) -> set[str]:
     return {
         "sliding_attention" if isinstance(layer, DynamicSlidingWindowLayer) else "full_attention"
         for layer in cache.layers
+        if not isinstance(layer, RecurrentLayer)
     }
 
 
@@ -109,7 +150,9 @@ def keep_path(cache: Cache, history: int, path: list[int]) -> None:
     drop the rest.
     """
     for layer in cache.layers:
-        if isinstance(layer, DynamicSlidingWindowLayer):
+        if isinstance(layer, RecurrentLayer):
+            layer.keep_path(path)
+        elif isinstance(layer, DynamicSlidingWindowLayer):
             _keep_path_sliding(layer, history, path)
         else:
             _keep_path_full(layer, history, path)

@@ -171,13 +171,13 @@ class DFlashDrafter:
         model, weight = self.model, self.model.norm.weight
         block = tokens.new_full((model.config.block_size,), model.config.mask_token_id)
         block[0] = tokens[-1]
-        embedded = self._embed(block[None].to(_device(self._embed, model.device)))[0].to(weight)
+        embedded = self._embed(block[None].to(input_device(self._embed, model.device)))[0].to(weight)
         hidden = model(features.to(weight), embedded, self._cache)
-        logits = self._head(hidden[None, 1:].to(_device(self._head, model.device)))[0].to(model.device)
+        logits = self._head(hidden[None, 1:].to(input_device(self._head, model.device)))[0].to(model.device)
         return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
 
 
-def _device(module: nn.Module, default: torch.device) -> torch.device:
+def input_device(module: nn.Module, default: torch.device) -> torch.device:
     """Where a module of the target wants its input; offloaded and packed ones take it from anywhere."""
     device = next((p.device for p in module.parameters()), default)
     return default if device.type == "meta" else device

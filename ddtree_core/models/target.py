@@ -5,8 +5,9 @@ asks what the target is.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +15,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from ddtree_core.models.attention import full_mask, sliding_mask, tree_positions
+from ddtree_core.models.attention import (
+    full_mask,
+    multimodal_positions,
+    sliding_mask,
+    tree_positions,
+)
 from ddtree_core.models.cache import (
     UnsupportedModelError,
     keep_path,
@@ -23,6 +29,7 @@ from ddtree_core.models.cache import (
     open_tree,
     sliding_window,
 )
+from ddtree_core.models.gated_delta_layers import recurrent_layers, tree_layers
 from ddtree_core.trees import DraftTree
 
 
@@ -46,8 +53,9 @@ def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
 
 def check_supported(model: PreTrainedModel) -> None:
     """Raise `UnsupportedModelError`, in one sentence, unless draft trees can be verified on this model."""
-    sliding_window(new_cache(model.config))
-    decoder_layers(model)
+    cache = new_cache(model.config)
+    sliding_window(cache)
+    recurrent_layers(decoder_layers(model), cache)
     implementation = model.config.get_text_config(decoder=True)._attn_implementation
     if implementation not in ("sdpa", "eager"):
         raise UnsupportedModelError(
@@ -77,6 +85,7 @@ class Target:
         self._cache: Cache = new_cache(model.config)
         self._kinds, self._window = layer_kinds(self._cache), sliding_window(self._cache)
         self._layers = decoder_layers(model)
+        self._recurrent = recurrent_layers(self._layers, self._cache)
         self._pending: Scores | None = None
 
     @torch.inference_mode()
@@ -86,6 +95,9 @@ class Target:
         """
         if self.length:
             raise RuntimeError("this target has already read a prompt; make a new Target for another one")
+        if self._rope_delta is not None:
+            base: Any = self.model.base_model
+            base.rope_deltas = None  # of an earlier prompt with images
         scores = self._forward(ids, logits_to_keep=1)
         self.length = len(ids)
         return scores
@@ -103,9 +115,10 @@ class Target:
             )
         open_tree(self._cache)
         tree = tree.to(self.model.device)
-        self._pending = self._forward(
-            tree.token_ids, position_ids=self._positions(tree), attention_mask=self._masks(tree)
-        )
+        with self._tree_layers(tree):
+            self._pending = self._forward(
+                tree.token_ids, position_ids=self._positions(tree), attention_mask=self._masks(tree)
+            )
         return self._pending
 
     @torch.inference_mode()
@@ -123,8 +136,18 @@ class Target:
         self._pending = None
         return features
 
+    def _tree_layers(self, tree: DraftTree) -> AbstractContextManager[None]:
+        """While this is open, recurrent layers read the tree; attention layers see masks and positions."""
+        return tree_layers(self._recurrent, tree)
+
     def _positions(self, tree: DraftTree) -> Tensor:
-        return tree_positions(tree, self.length)
+        positions, delta = tree_positions(tree, self.length), self._rope_delta
+        return positions if delta is None else multimodal_positions(positions, delta)
+
+    @property
+    def _rope_delta(self) -> Tensor | None:
+        """How far images in the prompt have moved the rotary positions behind them; kept on the model."""
+        return getattr(self.model.base_model, "rope_deltas", None)
 
     def _masks(self, tree: DraftTree) -> Tensor | dict[str, Tensor]:
         masks = {}

@@ -19,7 +19,10 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
+    Qwen3NextConfig,
 )
 
 SPECIAL_TOKENS = ("<|bos|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
@@ -29,6 +32,7 @@ CHAT_TEMPLATE = (
     "endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+SHARP = 0.3  # deviation of weights that predict sharply; the usual 0.02 gives nearly flat predictions
 _SHAPE: dict[str, Any] = dict(
     vocab_size=256 + len(SPECIAL_TOKENS),
     hidden_size=64,
@@ -39,10 +43,22 @@ _SHAPE: dict[str, Any] = dict(
     head_dim=16,
     max_position_embeddings=2048,
     tie_word_embeddings=False,
-    initializer_range=0.3,  # sharp predictions; the usual 0.02 gives nearly flat ones
+    initializer_range=SHARP,
     bos_token_id=256,
     eos_token_id=258,
     pad_token_id=258,
+)
+# Three recurrent layers to one of full attention, as published. With larger weights, recurrent layers amplify
+# rounding until the library's own chunked and token-by-token forwards differ in the third decimal.
+_HYBRID: dict[str, Any] = _SHAPE | dict(
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=16,
+    linear_value_head_dim=16,
+    initializer_range=0.1,
+)
+_EXPERTS: dict[str, Any] = dict(
+    num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32
 )
 
 
@@ -65,13 +81,24 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def tiny_config(kind: str) -> PreTrainedConfig:
-    """Config of a tiny target: "llama", "qwen3", or "sliding" (every other layer has a window of 16)."""
-    if kind == "llama":
-        return LlamaConfig(**_SHAPE)
-    if kind == "qwen3":
-        return Qwen3Config(**_SHAPE)
-    types = ["sliding_attention", "full_attention"] * 2
-    return Qwen3Config(**_SHAPE, use_sliding_window=True, sliding_window=16, layer_types=types)
+    """Config of a tiny target: "llama", "qwen3", "sliding" (every other layer has a window of 16), or with
+    Gated-DeltaNet layers "qwen3_5", "qwen3_5_moe" and "qwen3_next" (both mixtures of experts).
+    """
+    match kind:
+        case "llama":
+            return LlamaConfig(**_SHAPE)
+        case "qwen3":
+            return Qwen3Config(**_SHAPE)
+        case "sliding":
+            types = ["sliding_attention", "full_attention"] * 2
+            return Qwen3Config(**_SHAPE, use_sliding_window=True, sliding_window=16, layer_types=types)
+        case "qwen3_5":
+            return Qwen3_5TextConfig(**_HYBRID)
+        case "qwen3_5_moe":
+            return Qwen3_5MoeTextConfig(**_HYBRID, **_EXPERTS)
+        case "qwen3_next":
+            return Qwen3NextConfig(**_HYBRID, **_EXPERTS)
+    raise ValueError(f"unknown kind {kind!r} of a tiny target; the docstring of tiny_config lists them")
 
 
 def tiny_target(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
@@ -82,6 +109,15 @@ def tiny_target(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     finally:
         torch.random.set_rng_state(state)
+
+
+def tiny_model(kind: str) -> PreTrainedModel:
+    """The target of the tiny pair of this kind (see `tiny_config`), whose predictions are sharp."""
+    config = tiny_config(kind)
+    model = tiny_target(config)
+    head: Any = model.get_output_embeddings()
+    head.weight.data.mul_(SHARP / config.initializer_range)
+    return model
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,13 @@ from ddtree_core.models.tiny import MASK_TOKEN_ID
 from ddtree_core.trees import DraftTree
 from tests.decoding.drafts import Remembered
 
-TINY = ("tiny-llama", "tiny-qwen3", "tiny-sliding")
+TINY = ("tiny-llama", "tiny-qwen3", "tiny-sliding", "tiny-qwen3_5")
 METHODS = (("autoregressive", None), ("dflash", None), ("ddtree", 8))
 STORY = "The lighthouse keeper climbed the stairs twice a day."
 # Shorter and longer than the window of tiny-sliding, with and without an end of text along the way.
 PROMPTS = (("a", 24), ("def f(x):\n    return", 16), (STORY, 20))
+RUNS = [(name, *prompt) for name in TINY for prompt in PROMPTS]
+RUNS += [("tiny-qwen3_5_moe", STORY, 20), ("tiny-qwen3_next", STORY, 20)]
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +49,7 @@ def by_library(pair: ModelPair, ids: list[int], max_new_tokens: int, **options: 
     return out[0, len(ids) :].tolist()
 
 
-@pytest.mark.parametrize(("prompt", "max_new_tokens"), PROMPTS, ids=["letter", "code", "story"])
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(("name", "prompt", "max_new_tokens"), RUNS)
 def test_greedy_equals_the_library(quick_pair, name, prompt, max_new_tokens):
     pair = quick_pair(name)
     expected = by_library(pair, pair.tokenizer(prompt).input_ids, max_new_tokens)

@@ -97,6 +97,15 @@ def test_the_correct_design_is_the_loop_itself(tiny_pair):
     assert (trial.rounds, trial.tokens) == (len(made.rounds), sum(made.acceptance_lengths))
 
 
+def test_recurrent_layers_read_the_tree_where_attention_masks_it(tiny_pair):
+    """Verified in the order of its nodes, a tree leads a hybrid target to another text than its own."""
+    pair = tiny_pair("tiny-qwen3_5")
+    made = generate(pair, "Once upon", "ddtree", budget=15, max_new_tokens=12)
+    in_order = Design("causal", "depth", "walk", "path")
+    trials = [try_design(pair, made.prompt_ids, made.ids, d, budget=15) for d in (CORRECT, in_order)]
+    assert [trial.equal for trial in trials] == [True, False]
+
+
 # Linear rule and walk (R root, X any other token): the worked cases as the real kernels gave them.
 EXPECTED = {
     "E1, siblings": ("B", "B X"),

@@ -7,18 +7,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, MistralConfig, Qwen3Config
+from transformers import LlamaConfig, MistralConfig, Qwen3_5TextConfig, Qwen3Config
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from ddtree_core.models import UnsupportedModelError
 from ddtree_core.models.cache import (
     GrowingLayer,
+    RecurrentLayer,
     keep_path,
     layer_kinds,
     new_cache,
     open_tree,
     sliding_window,
 )
+from ddtree_core.models.gated_delta import TreeStash
 
 WINDOW = 7
 CONFIG = Qwen3Config(
@@ -133,12 +135,67 @@ class TestKeepPath:
             assert ours.get_seq_length() == theirs.get_seq_length()
 
 
+class TestRecurrentLayer:
+    """Convolution inputs are numbered by position in the text as above; the kernel reads four of them."""
+
+    @staticmethod
+    def stash(numbers: list[int]) -> TreeStash:
+        count = len(numbers)
+        rows = torch.tensor(numbers, dtype=torch.float32)[None, :, None].expand(1, count, 6)
+        keys = torch.eye(count)[None, None]  # node i writes to row i of the state only
+        return TreeStash(keys, torch.ones(1, 1, count, 2), torch.zeros(1, 1, count).fill_(-1.0), rows)
+
+    @staticmethod
+    def layer(prompt: list[int], size: int) -> RecurrentLayer:
+        layer = RecurrentLayer()
+        rows = torch.tensor(prompt, dtype=torch.float32)[None, None].expand(1, 6, -1)
+        layer.update_conv_state(rows, conv_kernel_size=4)
+        layer.update_recurrent_state(torch.zeros(1, 1, size, 2))
+        return layer
+
+    @pytest.mark.parametrize("prompt", [1, 3, 4, 9])
+    @pytest.mark.parametrize("path", [[0], [0, 2], [0, 1, 3, 4], [0, 1, 2, 3, 4]])
+    def test_the_last_inputs_of_the_path_stay(self, prompt, path):
+        layer = self.layer(list(range(1, prompt + 1)), size=5)
+        layer.stash = self.stash([1000 + node for node in range(5)])
+        layer.keep_path(path)
+        # In front of a short prompt the library puts zeros.
+        text = [0, 0, 0, *range(1, prompt + 1), *(1000 + node for node in path)]
+        assert layer.conv_states[0] is not None
+        assert layer.conv_states[0][0].tolist() == [text[-4:]] * 6
+        assert layer.stash is None
+
+    def test_the_state_decays_behind_each_node_of_the_path(self):
+        """Node k of a path of three was written three minus k steps ago, each a factor of 1/e."""
+        layer = self.layer([1], size=5)
+        layer.stash = self.stash(list(range(5)))
+        layer.keep_path([0, 2, 3])
+        assert layer.recurrent_states[0] is not None
+        right = torch.tensor([-2.0, -torch.inf, -1.0, 0.0, -torch.inf]).exp()
+        torch.testing.assert_close(layer.recurrent_states[0][0, 0], right[:, None].expand(5, 2))
+
+    def test_no_path_leaves_it_as_it_was(self):
+        layer = self.layer([1, 2], size=5)
+        layer.stash = self.stash(list(range(5)))
+        layer.keep_path([])
+        assert layer.conv_states[0] is not None
+        assert layer.conv_states[0][0].tolist() == [[0, 0, 1, 2]] * 6
+        assert layer.stash is None
+
+
 def test_layers_follow_the_config():
     small: Any = dict(num_hidden_layers=2)
     kinds = [
         (LlamaConfig(**small), [GrowingLayer] * 2, {"full_attention"}, None),
         (CONFIG, [GrowingLayer, DynamicSlidingWindowLayer], {"full_attention", "sliding_attention"}, WINDOW),
         (MistralConfig(**small, sliding_window=5), [DynamicSlidingWindowLayer] * 2, {"sliding_attention"}, 5),
+        # A recurrent layer needs no mask.
+        (
+            Qwen3_5TextConfig(num_hidden_layers=4),
+            [*[RecurrentLayer] * 3, GrowingLayer],
+            {"full_attention"},
+            None,
+        ),
     ]
     for config, types, masks, window in kinds:
         cache = new_cache(config)

@@ -74,7 +74,9 @@ def test_other_dtypes_are_refused(model):
         pack_linears(model)
 
 
-@pytest.mark.parametrize("name", ["tiny-llama", "tiny-qwen3", "tiny-sliding"])
+@pytest.mark.parametrize(
+    "name", ["tiny-llama", "tiny-qwen3", "tiny-sliding", "tiny-qwen3_5", "tiny-qwen3_next"]
+)
 def test_a_packed_pair_decodes_to_the_same_ids(name):
     packed, stock = load_pair(name, packed=True), load_pair(name, packed=False)
     assert (packed.packed, stock.packed) == (True, False)
