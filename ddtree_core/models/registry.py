@@ -24,6 +24,21 @@ _ROWS = (
         shape=target_shapes.SMOLLM2_135M,
         draft_shape=DraftShape(2, 576, 1536, 9, 3, 64, table_rows=8192),
     ),
+    PairSpec(
+        name="hybrid-4m",
+        target="data/models/hybrid-4m",
+        drafter="data/models/hybrid-4m-dflash",
+        target_parameters=4.04e6,
+        drafter_parameters=1.3e6,
+        target_layers=8,
+        target_layer_ids=(1, 3, 5, 7),
+        block_size=8,
+        mask_token_id=2,
+        notes="Qwen3.5's layers at toy size, trained for this workbook: a real recurrent target in a second",
+        on_hub=False,
+        shape=target_shapes.HYBRID_4M,
+        draft_shape=DraftShape(3, 192, 512, 3, 1, 64, captured=4),
+    ),
     *(
         PairSpec(
             name=f"tiny-{kind}",

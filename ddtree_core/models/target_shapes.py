@@ -45,6 +45,21 @@ SMOLLM2_135M: Shape = dict(
     num_key_value_heads=3,
     tie_word_embeddings=True,
 )
+HYBRID_4M: Shape = dict(
+    model_type="qwen3_5_text",
+    vocab_size=2048,
+    hidden_size=192,
+    intermediate_size=512,
+    num_hidden_layers=8,
+    num_attention_heads=3,
+    num_key_value_heads=1,
+    head_dim=64,
+    linear_num_key_heads=3,
+    linear_num_value_heads=3,
+    linear_key_head_dim=48,
+    linear_value_head_dim=64,
+    tie_word_embeddings=True,
+)
 QWEN3_4B = _qwen3(
     hidden_size=2560,
     intermediate_size=9728,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ddtree_core.decoding import generate
-from ddtree_core.models import ModelPair, load_pair
+from ddtree_core.models import PAIRS, ModelPair, load_pair
 
 REFERENCE = json.loads((Path(__file__).parents[1] / "data" / "reference_runs.json").read_text())
 PROMPTS = {prompt["id"]: prompt for prompt in REFERENCE["prompts"]}
@@ -30,11 +30,13 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def pair(smollm2) -> ModelPair:
-    """The default pair as the reference had it: stock linears, and only the tokenizer's end token stops.
+    """The default target as the reference had it, with the first drafter that shipped for it: stock linears,
+    and only the tokenizer's end token stops.
 
     `smollm2` is asked for because it skips where the pair cannot be fetched.
     """
-    pair = load_pair("smollm2-135m", packed=False)
+    target = PAIRS["smollm2-135m"].target
+    pair = load_pair((target, "data/models/smollm2-135m-dflash-first"), packed=False)
     assert pair.model.generation_config is not None
     pair.model.generation_config.eos_token_id = 1
     return pair

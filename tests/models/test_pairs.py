@@ -122,6 +122,7 @@ SHAPES = {  # L, H, I, Nq, Nkv, D, T
 # Parameters of the targets as their names and model cards tell, of the language model alone.
 TARGETS = {
     "smollm2-135m": 134.5e6,
+    "hybrid-4m": 4.04e6,
     "qwen3-4b": 4.02e9,
     "qwen3-8b": 8.19e9,
     "qwen3-coder-30b-a3b": 30.5e9,
@@ -222,8 +223,10 @@ def test_published_acceptance_lengths_are_found_beside_the_pair() -> None:
         assert all(p.tau <= (row.block_size or 0) for p in row.published if p.method != "JetSpec"), name
 
 
-def test_the_default_row_tells_what_its_drafter_tells() -> None:
-    row, folder = PAIRS[DEFAULT_PAIR], data_dir() / "models" / "smollm2-135m-dflash"
+@pytest.mark.parametrize("name", [DEFAULT_PAIR, "hybrid-4m"])
+def test_the_rows_of_shipped_pairs_tell_what_their_drafters_tell(name: str) -> None:
+    row = PAIRS[name]
+    folder = data_dir() / row.drafter.removeprefix("data/")
     raw = json.loads((folder / "config.json").read_text())
     inner = raw["dflash_config"]
     assert (row.block_size, row.target_layers) == (raw["block_size"], raw["num_target_layers"])
@@ -233,7 +236,8 @@ def test_the_default_row_tells_what_its_drafter_tells() -> None:
     )
     weights = load_file(folder / "model.safetensors")
     body = sum(t.numel() for name, t in weights.items() if name not in ("d2t", "t2d"))
-    rows = raw["draft_vocab_size"] * raw["hidden_size"]  # of the target's head, kept once more
+    # Rows of the target's head, kept once more by a drafter with a vocabulary of its own.
+    rows = raw.get("draft_vocab_size", 0) * raw["hidden_size"]
     assert row.drafter_parameters == pytest.approx(body + rows, rel=0.02)
     assert row.draft_shape is not None
     assert row.draft_shape.parameters == body + rows

@@ -24,7 +24,12 @@ QUICK = {
     "run_id": "quick",
     "n_prompts": "3",
     "lab_prompts": "1",
+    "kinds": "qwen3_5",
+    "check_nodes": "8",
+    "nodes": "[4, 8]",
 }
+# Where the quick pair would miss the point.
+OWN = {"05_hybrid_models": {"pair": "tiny-qwen3_5", "prompts_per_domain": "1"}}
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda nb: nb.name)
@@ -69,7 +74,7 @@ def run(notebook, **parameters: str) -> list[str]:
 @pytest.mark.notebook
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda nb: nb.name)
 def test_runs_on_a_tiny_pair(notebook, apart):
-    findings = run(notebook, **QUICK)
+    findings = run(notebook, **QUICK | OWN.get(notebook.name, {}))
     assert findings
     page = (apart / "reports" / f"{notebook.name}.html").read_text(encoding="utf-8")
     assert "<h1" in page
@@ -78,6 +83,9 @@ def test_runs_on_a_tiny_pair(notebook, apart):
         assert best in findings[-1]
     elif notebook.name != "02_load_models":  # which compares no texts
         assert any(text.startswith("**Identical.**") for text in findings)
+    if notebook.name == "05_hybrid_models":  # a session per shape
+        assert "Sessions whose verify left every state as it was: 4 of 4." in findings[-1]
+        assert "The tree layers change it at 0 of 32 nodes." in findings[-1]
     if notebook.name == "04_acceptance_lengths":
         assert {p.name for p in (apart / "data" / "runs" / "quick").iterdir()} == {
             "rounds.parquet",
