@@ -86,6 +86,7 @@ def test_what_fits_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     memory.check_fits("mine", 1e9, torch.float32, "cpu")
 
 
+SMALL = "smollm2-135m, hybrid-4m"
 TINY = ", ".join(row.name for row in PAIRS.values() if row.tiny)
 
 
@@ -95,13 +96,13 @@ TINY = ", ".join(row.name for row in PAIRS.values() if row.tiny)
         # 10e9 parameters take 43.2 GB in float32 and 21.6 GB in bfloat16; Qwen3-4B and its drafter, 4.56e9
         # parameters, 19.7 GB and 9.8 GB; Qwen3.5-4B and its drafter, 4.74e9, 20.5 GB and 10.2 GB; Qwen3.5-9B
         # and its drafter, 10.2e9, 22.1 GB in bfloat16; SmolLM2 and its drafter, 0.148e9, 0.6 GB.
-        (22e9, torch.float32, f"mine with dtype='bfloat16' (21.6 GB), smollm2-135m, {TINY}, qwen3-4b, "
+        (22e9, torch.float32, f"mine with dtype='bfloat16' (21.6 GB), {SMALL}, {TINY}, qwen3-4b, "
          "qwen3.5-4b"),
-        (21e9, torch.float32, f"smollm2-135m, {TINY}, qwen3-4b, qwen3.5-4b"),
-        (20e9, torch.float32, f"smollm2-135m, {TINY}, qwen3-4b"),
-        (21e9, torch.bfloat16, f"smollm2-135m, {TINY}, qwen3-4b, qwen3-8b, qwen3.5-4b, llama-3.1-8b"),
-        (1e9, torch.float32, f"smollm2-135m, {TINY}"),
-        (1e8, torch.float32, TINY),
+        (21e9, torch.float32, f"{SMALL}, {TINY}, qwen3-4b, qwen3.5-4b"),
+        (20e9, torch.float32, f"{SMALL}, {TINY}, qwen3-4b"),
+        (21e9, torch.bfloat16, f"{SMALL}, {TINY}, qwen3-4b, qwen3-8b, qwen3.5-4b, llama-3.1-8b"),
+        (1e9, torch.float32, f"{SMALL}, {TINY}"),
+        (1e8, torch.float32, f"hybrid-4m, {TINY}"),
         (1e5, torch.float32, "nothing known, so use a device with more memory"),
     ],
 )  # fmt: skip

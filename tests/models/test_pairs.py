@@ -464,7 +464,7 @@ def test_a_known_pair_that_does_not_fit_is_refused_before_anything_is_fetched(
     monkeypatch.setattr(memory, "available_bytes", lambda device: 2e9)
     message = refusal(OutOfMemoryError, name, dtype="float32", device="cpu")
     assert f"{name} needs about" in message
-    assert "2.0 GB are free on cpu; what would fit: smollm2-135m, tiny-llama" in message
+    assert "2.0 GB are free on cpu; what would fit: smollm2-135m, hybrid-4m, tiny-llama" in message
 
 
 @pytest.mark.usefixtures("no_weights")
