@@ -30,6 +30,7 @@ QUICK = {
     "budgets": "4,16",
     "baseline_prompts": "1",
     "repeats": "2",
+    "steps": "40",
 }
 
 

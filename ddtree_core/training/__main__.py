@@ -11,14 +11,13 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ddtree_core.decoding.prompts import load_prompts
 from ddtree_core.models import load_target
 from ddtree_core.models.checkpoints import load_drafter
 from ddtree_core.models.drafter import DFlashModel
 from ddtree_core.models.loading import stop_ids
-from ddtree_core.paths import data_dir
 from ddtree_core.training.archive import Texts, conversations, load_texts, texts_of
 from ddtree_core.training.corpus import Corpus, answers
+from ddtree_core.training.held_out import held_out_prompts, never_written
 from ddtree_core.training.prompts import DOMAINS
 from ddtree_core.training.publish import save_drafter
 from ddtree_core.training.recipe import Recipe, follow, load_recipe, make_corpus, prepare
@@ -33,19 +32,7 @@ from ddtree_core.training.small_target import (
 )
 from ddtree_core.training.validate import Walked, tau, walk_texts
 
-HELD_OUT = data_dir() / "training" / "held-out.jsonl"
 BUDGETS = (8, 16, 32, 64)
-
-
-def held_out_prompts() -> list[tuple[str, str]]:
-    """The prompts on which drafters are measured, never trained on, as (domain, text)."""
-    return [(p["domain"], p["messages"][0]["content"]) for p in load_prompts(HELD_OUT)]
-
-
-def never_written() -> list[str]:
-    """Every prompt that a corpus must not contain: the held-out ones and the workbook's own."""
-    own = [m["content"] for p in load_prompts(DOMAINS) for m in p["messages"]]
-    return own + [text for _, text in held_out_prompts()]
 
 
 def measure(draft: DFlashModel, target: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[Walked]:

@@ -1,5 +1,6 @@
 """The notebooks: their form, and that each runs with quick parameters and finds identical texts."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -27,6 +28,11 @@ QUICK = {
     "kinds": "qwen3_5",
     "check_nodes": "8",
     "nodes": "[4, 8]",
+    "shards": "1",
+    "prompts_per_shard": "16",
+    "steps": "20",
+    "validate_every": "10",
+    "unseen": "6",
 }
 # Where the quick pair would miss the point.
 OWN = {"05_hybrid_models": {"pair": "tiny-qwen3_5", "prompts_per_domain": "1"}}
@@ -55,7 +61,8 @@ def apart(tmp_path, monkeypatch):
     data = tmp_path / "data"
     data.mkdir()
     shutil.copytree(data_dir() / "prompts", data / "prompts")
-    (data / "models").symlink_to(data_dir() / "models")
+    for name in ("models", "training"):
+        (data / name).symlink_to(data_dir() / name)
     monkeypatch.setenv("DDTREE_DATA", str(data))
     monkeypatch.setenv("DDTREE_REPORTS", str(tmp_path / "reports"))
     return tmp_path
@@ -86,6 +93,11 @@ def test_runs_on_a_tiny_pair(notebook, apart):
     if notebook.name == "05_hybrid_models":  # a session per shape
         assert "Sessions whose verify left every state as it was: 4 of 4." in findings[-1]
         assert "The tree layers change it at 0 of 32 nodes." in findings[-1]
+    if notebook.name == "07_train_a_drafter":  # 20 steps on 15 texts already help on texts never seen
+        told = re.search(r"and from (\S+) to (\S+) \(tree 8\)", findings[-1])
+        assert told
+        assert float(told[2]) > float(told[1])
+        assert "Walking the text counted the rounds of decoding in 6 of 6 cases." in findings[-1]
     if notebook.name == "04_acceptance_lengths":
         assert {p.name for p in (apart / "data" / "runs" / "quick").iterdir()} == {
             "rounds.parquet",

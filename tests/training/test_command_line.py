@@ -8,6 +8,7 @@ import pytest
 from ddtree_core.models import load_pair, load_target
 from ddtree_core.models.loading import stop_ids
 from ddtree_core.training import __main__ as command
+from ddtree_core.training import held_out
 from ddtree_core.training import recipe as recipe_module
 from ddtree_core.training.archive import Texts, load_texts
 from ddtree_core.training.corpus import answers
@@ -44,9 +45,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Texts(rows, made_with.target, made_with.tokenizer).save(tmp_path / "training" / "small.npz")
     (tmp_path / "recipe.json").write_text(json.dumps(RECIPE))
     held = [{"id": f"h{n}", "domain": "chat", "prompt": text} for n, text in enumerate(("Hi", "Who?"))]
-    (tmp_path / "held.jsonl").write_text("\n".join(json.dumps(row) for row in held))
+    (tmp_path / "training" / "held-out.jsonl").write_text("\n".join(json.dumps(row) for row in held))
     monkeypatch.setattr(recipe_module, "data_dir", lambda: tmp_path)
-    monkeypatch.setattr(command, "HELD_OUT", tmp_path / "held.jsonl")
+    monkeypatch.setattr(held_out, "data_dir", lambda: tmp_path)
     return tmp_path
 
 
