@@ -1,0 +1,28 @@
+"""What makes a drafter that should work get low acceptance, and what to do about each cause."""
+
+CAUSES: dict[str, str] = {
+    "anchor token": "Put the last committed token into slot 0 of the noise block; the other slots are masks.",
+    "layer ids": "Shift the captured layers as told: id k is block k's output, `hidden_states[k + 1]`.",
+    "feature order": "Concatenate the features in the order of the checkpoint's layer ids.",
+    "feature norm": "Take the block's own output; the library's last hidden state is past the final norm.",
+    "block mask": "Mask the block as told: full layers are bidirectional, sliding ones as the config says.",
+    "sliding window": "Give every draft layer the window of its type, and a cache that holds all of it.",
+    "positions": "Let the block's positions begin right behind those of its context.",
+    "RoPE theta": "Take theta from the draft checkpoint's own config.",
+    "RoPE scaling": "Rotate with the draft config's own scaling, not with the target's.",
+    "partial rotary": "Rotate the whole head: the target's partial rotary factor does not carry over.",
+    "RoPE layout": "Pair the channels of a head as told: Qwen3 drafters rotate halves, not neighbours.",
+    "mask token": "Fill the block with the mask token that the drafter was trained with.",
+    "embedding": "Embed the block with the target's own table, unless the checkpoint brings one.",
+    "output head": "Read drafts with the target's head, its rows in the order of the drafter's vocabulary.",
+    "precision": "Run the drafter in bfloat16 or float32; float16 overflows.",
+    "context missing": "Hand the features of the whole prompt to the drafter before its first draft.",
+    "context cut": "Keep the features of all chunks of the prompt, not of the last one alone.",
+    "stale context": "On a prefix-cache hit, bring back the features of that very prefix, or recompute them.",
+    "cache not cropped": "Drop the block's own rows from the draft cache after every pass.",
+    "added mask": "Hand boolean masks only to attention that reads them; an added mask must be 0 and −inf.",
+    "recurrent state": "Commit the recurrent state of the accepted path alone; rejected tokens leave none.",
+    "chat template": "Encode prompts in the template mode that the drafter was trained in.",
+    "other target": "Load the target that the drafter was trained for, or train a drafter for this one.",
+    "input": "Expect little on text like this, or train the drafter on such text.",
+}
