@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from tqdm.auto import tqdm
 
 from ddtree_core.decoding.prompts import Prompt, load_prompts
 from ddtree_core.diagnosis.cache_checks import cache_findings, measure_cache
@@ -67,15 +68,20 @@ def autopsy(pair: ModelPair, prompts: Sequence[Prompt], *, max_new_tokens: int =
     Raises `ValueError` for a pair whose drafter is none of DFlash's, and for prompts without answers.
     """
     draft, texts = wired(pair), record(pair, prompts, max_new_tokens)
-    return examine(Case(pair, draft, prompts, texts, known_texts(pair, max_new_tokens)))
+    return examine(Case(pair, draft, prompts, texts, known_texts(pair, prompts, max_new_tokens)))
 
 
-def known_texts(pair: ModelPair, max_new_tokens: int = 40) -> list[Text]:
-    """The target's answers to a prompt of each shipped set: what the given prompts are held against."""
-    chat = pair.tokenizer.chat_template is not None
-    shipped = [prompt["messages"] for prompt in load_prompts(["chat", "code", "math"], 1)]
-    prompts = [messages if chat else messages[0]["content"] for messages in shipped]
-    return record(pair, prompts, max_new_tokens)
+def known_texts(pair: ModelPair, prompts: Sequence[Prompt], max_new_tokens: int = 40) -> list[Text]:
+    """The target's answers to a shipped prompt of each set: what the given `prompts` are held against.
+
+    Those are others than the given ones, since a context that belongs to another prompt must show.
+    """
+    chat, chosen = pair.tokenizer.chat_template is not None, []
+    for name in ("chat", "code", "math"):
+        shipped = [prompt["messages"] for prompt in load_prompts([name])]
+        known = [messages if chat else messages[0]["content"] for messages in shipped]
+        chosen.append(next((prompt for prompt in known if prompt not in prompts), known[-1]))
+    return record(pair, chosen, max_new_tokens)
 
 
 @torch.inference_mode()
@@ -118,17 +124,17 @@ def confusion(
     The first row is the healthy pair. `place` is the right cause's among the suspects, from 1, None where it
     is not there; `symptom` tells whether anything measured differs from the healthy pair, `loss` and `error`
     by how many nats per token its drafts are worse. A fault that the pair cannot express has a `reason`
-    instead.
+    and nothing else.
     """
-    texts, known = record(pair, prompts, max_new_tokens), known_texts(pair, max_new_tokens)
+    texts, known = record(pair, prompts, max_new_tokens), known_texts(pair, prompts, max_new_tokens)
     healthy = Case(pair, wired(pair), prompts, texts, known)
     rows = [_row(healthy, healthy, "healthy", "")]
-    for name in faults:
+    for name in tqdm(faults, desc=f"faults of {pair.name}"):
         fault = FAULTS[name]
         try:
             sick = inject(pair, name)
         except NotApplicable as reason:
-            rows.append({"fault": name, "cause": fault.cause, "reason": str(reason)})
+            rows.append({"pair": pair.name, "fault": name, "cause": fault.cause, "reason": str(reason)})
             continue
         given = fault.prompts(sick, prompts)
         read = texts if fault.side != "input" else record(sick, given, max_new_tokens)
@@ -144,8 +150,10 @@ def _row(case: Case, healthy: Case, fault: str, cause: str) -> dict[str, Any]:
     first, second, third = [*named, "", "", ""][:3]
     seen = look.cache_error > case.tolerance or look.feature_error > case.feature_tolerance
     return {
+        "pair": case.pair.name,
         "fault": fault,
         "cause": cause,
+        "reason": "",
         "first": first,
         "second": second,
         "third": third,

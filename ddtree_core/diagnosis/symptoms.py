@@ -140,6 +140,7 @@ class Symptoms:
     """What low acceptance looks like on one pair. nan where nothing was there to be measured."""
 
     acceptance_length: float  # tokens per round, chain
+    acceptance_rate: float  # accepted drafts over drafted ones
     accepted_by_slot: tuple[float, ...]  # share of accepted drafts in each slot, of those that were reached
     rounds: tuple[tuple[int, int], ...]  # per round: tokens of context, and tokens committed
     slot1_agreement: float  # share of rounds whose first drafted token is the target's choice
@@ -172,6 +173,7 @@ def summarise(
     context = [int(a) for r in replays for a in r.anchors]
     return Symptoms(
         acceptance_length=sum(committed) / len(committed),
+        acceptance_rate=(sum(committed) - len(committed)) / drafted.numel(),
         accepted_by_slot=tuple(held.tolist()),
         rounds=tuple(zip(context, committed, strict=True)),
         slot1_agreement=float(held[0]),

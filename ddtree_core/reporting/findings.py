@@ -1,6 +1,7 @@
 """Sentences for notebooks, made from their results: what a table shows, also when it disappoints."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -73,3 +74,36 @@ def speed(summary: pd.DataFrame) -> str:
         return f"{text} No setting was slower than autoregressive decoding."
     listed = ", ".join(name(row) for _, row in slower.iterrows())
     return f"{text} Slower than autoregressive decoding, {len(slower)} of {len(drafted)}: {listed}."
+
+
+def recognition(table: pd.DataFrame) -> str:
+    """How often autopsies named the injected cause, per pair, from the rows of `confusion`, in Markdown."""
+    lines = []
+    for pair, sick in _sick(table).items():
+        shown = [row for row in sick if row["symptom"]]
+        first, three = (sum(row["place"] <= most for row in shown) for most in (1, 3))
+        silent = ", ".join(row["fault"] for row in sick if not row["symptom"]) or "none"
+        lines.append(
+            f"- **{pair}**: of {len(shown)} faults that show, the right cause comes first in {first} and "
+            f"among the first three in {three}. Without a symptom on these prompts: {silent}."
+        )
+    return "\n".join(lines)
+
+
+def near_nothing(table: pd.DataFrame, most: float = 0.02) -> str:
+    """Which faults leave at most a share `most` of the drafts accepted, per pair, in Markdown."""
+    lines = []
+    for pair, sick in _sick(table).items():
+        low = [(row["acceptance_rate"], row["fault"]) for row in sick if row["acceptance_rate"] <= most]
+        named = ", ".join(f"{fault} ({rate:.1%})" for rate, fault in sorted(low)) or "none"
+        lines.append(f"- **{pair}**: {named}")
+    return "\n".join(lines)
+
+
+def _sick(table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """The rows of `confusion` of faults that a pair could express, by pair."""
+    sick: dict[str, list[dict[str, Any]]] = {}
+    for row in table.to_dict("records"):
+        if row["fault"] != "healthy" and not row["reason"]:
+            sick.setdefault(row["pair"], []).append({str(name): value for name, value in row.items()})
+    return sick

@@ -43,10 +43,10 @@ def check_bar(rows: list[dict[str, Any]], counted: int) -> None:
 def test_causes_are_recognised_on_the_hybrid_pair(hybrid: ModelPair):
     rows = confusion(hybrid, PROMPTS, max_new_tokens=32)
     check_bar(rows, 24)
-    reasons = {row["fault"]: row["reason"] for row in rows if "reason" in row}
+    reasons = {row["fault"]: row["reason"] for row in rows if row["reason"]}
     assert reasons["window ignored"] == "the drafter has no sliding layers"
     # Acceptance itself: a missing anchor halves what is accepted; a foreign head leaves nothing.
-    tau = {row["fault"]: row["acceptance_length"] for row in rows if "reason" not in row}
+    tau = {row["fault"]: row["acceptance_length"] for row in rows if not row["reason"]}
     assert tau["anchor missing"] - 1 < 0.5 * (tau["healthy"] - 1)
     assert tau["head permuted"] < 1.1
 
@@ -107,6 +107,7 @@ def test_symptoms_by_hand(hybrid: ModelPair):
     assert made.anchors.tolist() == [at, at + 3]
     found = summarise([made], **NOTHING)
     assert found.acceptance_length == 2.0  # four tokens behind the first root, two rounds
+    assert found.acceptance_rate == 0.5  # two of four drafts
     assert found.rounds == ((at, 3), (at + 3, 1))
     assert found.slot1_agreement == 0.5
     assert found.accepted_by_slot == (0.5, 1.0)  # the second slot was reached once
@@ -143,6 +144,7 @@ HEALTHY = CacheMeasures(0.0, (0.9, 0.9), (0.4, 0.4), 0.0, 0.0, 0.0)
         ("context missing", replace(HEALTHY, prompt=(0.0, 0.9), beginning=(0.0, 0.4), first=0.9)),
         ("context cut", replace(HEALTHY, beginning=(0.0, 0.4), first=0.5)),
         ("added mask", replace(HEALTHY, prompt=(0.7, 0.9), first=0.1, later=0.1)),
+        ("added mask", replace(HEALTHY, first=0.015, later=0.04)),  # which a long context dilutes
         ("cache not cropped", replace(HEALTHY, later=0.5)),
     ],
 )
@@ -165,7 +167,7 @@ def test_an_ignored_window_is_found(hybrid: ModelPair):
         drafted = draft.at(context, text.ids, text.anchors, 1)[:, 0].argmax(-1)
         texts.append(replace(text, ids=torch.cat([text.ids[: text.prompt_length + 1], drafted])))
     sick = inject(replace(hybrid, draft=draft), "window ignored")
-    gains = best_gains(Case(sick, wired(sick), PROMPTS, texts, known_texts(hybrid, 8)))
+    gains = best_gains(Case(sick, wired(sick), PROMPTS, texts, known_texts(hybrid, PROMPTS, 8)))
     best = max(gains, key=lambda gain: gain.nats)
     assert (best.cause, best.setting, best.clear) == ("sliding window", "window 16", True)
 

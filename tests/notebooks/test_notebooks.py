@@ -35,7 +35,14 @@ QUICK = {
     "unseen": "6",
 }
 # Where the quick pair would miss the point.
-OWN = {"05_hybrid_models": {"pair": "tiny-qwen3_5", "prompts_per_domain": "1"}}
+OWN = {
+    "05_hybrid_models": {"pair": "tiny-qwen3_5", "prompts_per_domain": "1"},
+    "06_low_acceptance_autopsy": {
+        "pair": "hybrid-4m",
+        "injected": '["hybrid-4m"]',
+        "prompts_per_domain": "1",
+    },
+}
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda nb: nb.name)

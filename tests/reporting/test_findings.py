@@ -86,3 +86,29 @@ def test_rule_histograms_draw_shares_and_means():
     assert heights == [[0.25, 0.5, 0.25], [0.75, 0.25, 0.0]]
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["walk: 1.00 accepted per round", "linear: 0.25 accepted per round"]
+
+
+CONFUSION = pd.DataFrame(
+    {
+        "pair": ["a"] * 5 + ["b"] * 2,
+        "fault": ["healthy", "theta", "head", "window", "causal", "healthy", "theta"],
+        "reason": ["", "", "", "", "", "", "no RoPE"],
+        "place": [None, 1, 3, None, None, None, None],
+        "symptom": [False, True, True, True, False, False, None],
+        "acceptance_rate": [0.3, 0.02, 0.0, 0.2, 0.3, 0.1, None],
+    }
+)
+
+
+def test_recognition_counts_only_faults_that_show():
+    """Pair a: theta first, head third, window nowhere; causal shows nothing. Pair b could express none."""
+    assert findings.recognition(CONFUSION) == (
+        "- **a**: of 3 faults that show, the right cause comes first in 1 and among the first three in 2. "
+        "Without a symptom on these prompts: causal."
+    )
+
+
+def test_near_nothing_names_the_worst_first():
+    assert findings.near_nothing(CONFUSION) == "- **a**: head (0.0%), theta (2.0%)"
+    assert findings.near_nothing(CONFUSION, 0.01) == "- **a**: head (0.0%)"
+    assert findings.near_nothing(CONFUSION, -1.0) == "- **a**: none"
