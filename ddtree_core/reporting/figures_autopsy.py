@@ -3,6 +3,7 @@
 `table` is everywhere `pandas.DataFrame(confusion(…))`, without the faults that a pair cannot express.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 
-from ddtree_core.diagnosis.symptoms import Symptoms
 from ddtree_core.reporting.figure_style import (
     FAINT,
     INK,
@@ -169,20 +169,23 @@ def _square(x: int, y: int, **style: Any) -> Rectangle:
     return Rectangle((x - 0.46, y - 0.44), 0.92, 0.88, linewidth=0.8, **style)
 
 
-def examined(symptoms: Symptoms, caption: str = "") -> Figure:
-    """One pair: how far its drafts are accepted, and tokens per round along the context."""
-    context, committed = np.array(symptoms.rounds).T
+def examined(symptoms: Mapping[str, Any], caption: str = "") -> Figure:
+    """One pair: how far its drafts are accepted, and tokens per round along the context.
+
+    `symptoms` are the fields of an autopsy's `Symptoms`, or a row of `table`.
+    """
+    context, committed = np.array(symptoms["rounds"]).T
     with house_style():
         figure, grid = canvas(
             "How does this pair look?",
-            f"{len(context)} rounds; tokens per round {symptoms.acceptance_length:.2f}, "
-            f"drafts accepted {symptoms.acceptance_rate:.1%}",
+            f"{len(context)} rounds; tokens per round {symptoms['acceptance_length']:.2f}, "
+            f"drafts accepted {symptoms['acceptance_rate']:.1%}",
             caption,
             (WIDTH, 2.2),
             (1, 2),
         )
         slots, along = grid[0]
-        own = reached(symptoms.accepted_by_slot)
+        own = reached(symptoms["accepted_by_slot"])
         bars = slots.bar(np.arange(1, len(own) + 1), own, width=0.86, color=_FAULT)
         slots.bar_label(bars, [f"{share:.0%}" for share in own], padding=1, fontsize=7.5, color=MUTED)
         slots.set(

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from ddtree_core.diagnosis.symptoms import Symptoms
 from ddtree_core.reporting.figures_autopsy import (
     acceptance_by_slot,
     confusion_matrix,
@@ -84,7 +83,12 @@ class TestConfusionMatrix:
 
 
 def test_examined_shows_rounds_by_context():
-    symptoms = Symptoms(2.0, 0.5, (0.5, 1.0), ((9, 3), (12, 1)), 0.5, 1.0, 0.0, -1.0, 0.9, 0.0, 0.0)
+    symptoms = {
+        "rounds": ((9, 3), (12, 1)),
+        "accepted_by_slot": (0.5, 1.0),
+        "acceptance_length": 2.0,
+        "acceptance_rate": 0.5,
+    }
     slots, along = axes_of(examined(symptoms))
     assert [bar.get_height() for bar in slots.patches] == [0.5, 0.5]  # pyright: ignore
     assert np.asarray(along.lines[0].get_xydata()).tolist() == [[9.0, 3.0], [12.0, 1.0]]
