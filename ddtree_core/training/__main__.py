@@ -80,7 +80,7 @@ def train(recipe: Recipe, work: Path, out: Path, every: int) -> None:
     with tqdm(total=sum(plan.steps for plan in recipe.stages), desc="training", unit="step") as bar:
         for step in follow(recipe, prepared, target, work):
             seconds += step.seconds
-            bar.update()
+            bar.update(step.number + 1 - bar.n)  # an interrupted run goes on where it was
             bar.set_postfix(loss=f"{step.loss:.3f}")
             if (step.number + 1) % every == 0:
                 walked = walk_texts(prepared.model, target, texts, (16,), prepared.scale)

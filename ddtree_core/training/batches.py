@@ -52,12 +52,17 @@ class Batches:
         self._by_length = sorted(usable, key=lambda n: len(corpus[n].ids))
 
     @property
+    def pool(self) -> int:
+        """Texts to draw from."""
+        return len(self._by_length)
+
+    @property
     def per_epoch(self) -> int:
         """Steps in which every text is drawn once."""
-        return len(self._by_length) // self.texts
+        return self.pool // self.texts
 
     def __getitem__(self, step: int) -> Batch:
-        members = like_length(step, len(self._by_length), self.texts, self.seed)
+        members = like_length(step, self.pool, self.texts, self.seed)
         generator = torch.Generator().manual_seed((self.seed + 1) * 1_000_003 + step)
         return self.collate([self._by_length[i] for i in members], generator)
 

@@ -5,7 +5,7 @@ Each part of a run finds what an earlier run finished, so the same call continue
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -124,8 +124,14 @@ def prepare(recipe: Recipe, target: PreTrainedModel, corpus: Corpus) -> Prepared
 
 
 def follow(recipe: Recipe, prepared: Prepared, target: PreTrainedModel, work: Path) -> Iterator[Step]:
-    """Train through all stages, one optimiser step per turn, with the state saved in `work`."""
+    """Train through all stages, one optimiser step per turn, with the state saved in `work`.
+
+    Steps are numbered through the stages; those of an earlier run are not told again.
+    """
+    before = 0
     for number, plan in enumerate(recipe.stages):
         batches = Batches(prepared.corpus, prepared.trained, plan.texts, plan.anchors, plan.seed)
         folder = work / f"stage-{number + 1}"
-        yield from train_drafter(prepared.model, target, batches, prepared.scale, plan, folder=folder)
+        for step in train_drafter(prepared.model, target, batches, prepared.scale, plan, folder=folder):
+            yield replace(step, number=before + step.number)
+        before += plan.steps

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -47,14 +48,16 @@ def descend(
     *,
     folder: Path | None = None,
     save_every: int = 100,
+    corpus_texts: int = 0,
 ) -> Iterator[Step]:
     """Minimise `loss(step number)` over the trainable parameters of `model`, one AdamW step per turn.
 
     With `folder`, the state is saved there every `save_every` steps and at the end, and found there by the
-    next call. Raises `ValueError` for a folder that holds the state of another plan.
+    next call. Raises `ValueError` for a folder that holds the state of another plan, or of a training on
+    another number of texts.
     """
-    optimizer = _adamw(model, plan)
-    first = _resume(folder, model, optimizer, plan)
+    optimizer, terms = _adamw(model, plan), {**asdict(plan), "corpus_texts": corpus_texts}
+    first = _resume(folder, model, optimizer, terms)
     model.train()
     for number in range(first, plan.steps):
         began = time.perf_counter()
@@ -66,7 +69,7 @@ def descend(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if folder is not None and ((number + 1) % save_every == 0 or number + 1 == plan.steps):
-            _save(folder, model, optimizer, plan, number + 1)
+            _save(folder, model, optimizer, terms, number + 1)
         yield Step(number, float(value.detach()), time.perf_counter() - began)
 
 
@@ -81,12 +84,12 @@ def _adamw(model: nn.Module, plan: Schedule) -> torch.optim.Optimizer:
 
 
 def _save(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, plan: Schedule, steps: int
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, terms: dict[str, Any], steps: int
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     state = {
         "steps": steps,
-        "plan": asdict(plan),
+        "plan": terms,
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
     }
@@ -95,15 +98,17 @@ def _save(
     unfinished.replace(folder / "training.pt")
 
 
-def _resume(folder: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer, plan: Schedule) -> int:
+def _resume(
+    folder: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer, terms: dict[str, Any]
+) -> int:
     """Load the state in `folder` into model and optimiser; the number of steps done, 0 without a state."""
     if folder is None or not (folder / "training.pt").is_file():
         return 0
     state = torch.load(folder / "training.pt", weights_only=True)
-    if differing := [k for k, v in asdict(plan).items() if state["plan"].get(k) != v]:
+    if differing := [k for k, v in terms.items() if state["plan"].get(k) != v]:
         raise ValueError(
-            f"{folder} holds a training with other {', '.join(differing)}; use the same plan to continue it, "
-            f"or another folder"
+            f"{folder} holds a training with other {', '.join(differing)}; use the same plan and corpus to "
+            f"continue it, or another folder"
         )
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])

@@ -100,4 +100,5 @@ def train_drafter(
         plan,
         folder=folder,
         save_every=save_every,
+        corpus_texts=batches.pool,
     )

@@ -15,6 +15,7 @@ from ddtree_core.training.corpus import Corpus
 from ddtree_core.training.initialise import draft_config, feature_scale, new_drafter
 from ddtree_core.training.objective import drafting_loss, position_weights
 from ddtree_core.training.publish import save_drafter
+from ddtree_core.training.recipe import Recipe, follow, prepare
 from ddtree_core.training.train import Plan, train_drafter
 from ddtree_core.training.validate import tau, walk_texts
 
@@ -94,6 +95,26 @@ def test_a_state_of_another_plan_is_refused(pair: ModelPair, corpus: Corpus, tmp
     train(pair, corpus, folder=tmp_path)
     with pytest.raises(ValueError, match="with other learning_rate, seed; use the same plan"):
         train(pair, corpus, replace(PLAN, learning_rate=1.0, seed=4), folder=tmp_path)
+
+
+def test_a_state_of_another_corpus_is_refused(pair: ModelPair, corpus: Corpus, tmp_path: Path):
+    """Texts that were added after a training had begun would change which texts its steps draw."""
+    train(pair, corpus, folder=tmp_path)
+    model, scale = fresh(pair, corpus)
+    fewer = Batches(corpus, list(range(len(corpus) - 1)), PLAN.texts, PLAN.anchors, PLAN.seed)
+    with pytest.raises(ValueError, match="with other corpus_texts; use the same plan and corpus"):
+        next(train_drafter(model, pair.model, fewer, scale, PLAN, folder=tmp_path))
+
+
+def test_a_recipe_numbers_its_steps_through_the_stages(pair: ModelPair, corpus: Corpus, tmp_path: Path):
+    """Stages of 4 and 3 steps are steps 0 to 6; a second run finds all of them done."""
+    stages = (replace(PLAN, steps=4), replace(PLAN, steps=3, seed=1))
+    recipe = Recipe("", corpus.identity.layer_ids, 259, stages, block_size=4, layers=1)
+    numbers = [
+        step.number for step in follow(recipe, prepare(recipe, pair.model, corpus), pair.model, tmp_path)
+    ]
+    assert numbers == [0, 1, 2, 3, 4, 5, 6]
+    assert not list(follow(recipe, prepare(recipe, pair.model, corpus), pair.model, tmp_path))
 
 
 def test_blocks_longer_than_the_drafters_are_refused(pair: ModelPair, corpus: Corpus):
