@@ -2,6 +2,7 @@
 
 from ddtree_core.models.cache import UnsupportedModelError
 from ddtree_core.models.draft_config import CheckpointError
+from ddtree_core.models.first_look import FirstLook, PairWarning, first_look
 from ddtree_core.models.loading import PairError, load_target
 from ddtree_core.models.memory import OutOfMemoryError
 from ddtree_core.models.pairs import ModelPair, load_pair
@@ -14,12 +15,15 @@ __all__ = [
     "PAIRS",
     "CheckpointError",
     "DownloadError",
+    "FirstLook",
     "ModelPair",
     "OutOfMemoryError",
     "PairError",
     "PairSpec",
+    "PairWarning",
     "Target",
     "UnsupportedModelError",
+    "first_look",
     "load_pair",
     "load_target",
 ]

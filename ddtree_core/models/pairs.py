@@ -12,6 +12,7 @@ from ddtree_core.models import memory
 from ddtree_core.models.checkpoints import load_drafter
 from ddtree_core.models.draft_config import parse_config, read_config
 from ddtree_core.models.drafter import Drafter, DraftModel
+from ddtree_core.models.first_look import warn_if_wrong
 from ddtree_core.models.loading import (
     PairError,
     choose_device,
@@ -72,6 +73,7 @@ def load_pair(
     revision: str | tuple[str | None, str | None] | None = None,
     packed: bool | None = None,
     template: dict[str, Any] | None = None,
+    check: bool = True,
 ) -> ModelPair:
     """Load a known pair by name, or a target and a drafter given as local folders or hub ids.
 
@@ -80,8 +82,10 @@ def load_pair(
     `device`: "cpu", "cuda", "cuda:1", or "auto" to split the target over all GPUs (default: the GPUs if there
     are any). `dtype`: default float32 on a CPU, bfloat16 on GPUs. `revision`: hub revision of both or of
     (target, drafter). `packed`: oneDNN-packed linears (default: on a CPU in float32). `template`: arguments
-    for the chat template (default: as the drafter was trained, where known). Raises `PairError`,
-    `CheckpointError`, `UnsupportedModelError` or `DownloadError`, each with one sentence.
+    for the chat template (default: as the drafter was trained, where known). `check`: take a first look at
+    the drafts, which costs about as much as drafting 32 tokens, and give a `PairWarning` where they look
+    wrong. Raises `PairError`, `CheckpointError`, `UnsupportedModelError` or `DownloadError`, each with one
+    sentence.
     """
     spec = find_pair(pair)
     device = choose_device(device)
@@ -92,12 +96,14 @@ def load_pair(
         loaded = _load(spec, device, choose_dtype(dtype, device), revisions)
     loaded = replace(loaded, template=spec.template if template is None else template)
     pack = can_pack(loaded.model) if packed is None else packed
-    if not pack:
-        return loaded
-    pack_linears(loaded.model)
-    if isinstance(loaded.draft, nn.Module):
-        pack_linears(loaded.draft)
-    return replace(loaded, packed=True)
+    if pack:
+        pack_linears(loaded.model)
+        if isinstance(loaded.draft, nn.Module):
+            pack_linears(loaded.draft)
+        loaded = replace(loaded, packed=True)
+    if check and not spec.tiny:  # whose drafter is the target itself, with no weights to be wrong about
+        warn_if_wrong(loaded)
+    return loaded
 
 
 def find_pair(pair: str | tuple[str, str]) -> PairSpec:

@@ -22,6 +22,12 @@ from ddtree_core.models.tiny import MASK_TOKEN_ID
 from tests.models import target_files as files
 from tests.models.draft_files import BY_NAME, body_tensors, write_checkpoint, z_lab_config
 
+# Drafters of random weights draft noise; but a first look at them must not fail.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:drafts of:ddtree_core.models.PairWarning"),
+    pytest.mark.filterwarnings("error:a first look:ddtree_core.models.PairWarning"),
+]
+
 # The drafter of Qwen3.6-27B, four causal sliding layers below a full one, for a target of 8 layers.
 SIZES: dict[str, Any] = dict(hidden=files.HIDDEN, mlp=48, ids=(0, 3, 4, 6, 7), target_layers=files.LAYERS)
 DRAFTER = replace(BY_NAME["qwen3.6-27b"], block=6, **SIZES)

@@ -34,6 +34,12 @@ from ddtree_core.models.tiny import MASK_TOKEN_ID, byte_tokenizer, tiny_config, 
 from ddtree_core.paths import data_dir
 from tests.models.draft_files import BY_NAME, Release, body_tensors, write_checkpoint, z_lab_config
 
+# Drafters of random weights draft noise; but a first look at them must not fail.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:drafts of:ddtree_core.models.PairWarning"),
+    pytest.mark.filterwarnings("error:a first look:ddtree_core.models.PairWarning"),
+]
+
 PROMPT = "def add(a, b):"
 # For the tiny targets: 4 blocks of hidden size 64, the last one among those read.
 DRAFTER = Release("tiny", 2, 64, 48, (8, 2, 8), 6, (0, 2, 3), 4)
