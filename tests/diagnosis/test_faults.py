@@ -103,6 +103,20 @@ def test_the_text_stays_the_targets_own_and_the_drafts_change(
         assert given != prompts
 
 
+@pytest.mark.parametrize("name", ["layer ids + 1", "window ignored"])
+def test_drafting_faults_that_the_hybrid_pair_cannot_express(name: str, tiny_pair):
+    """The same on a random drafter with windows, which captures blocks 0 and 2 of 4."""
+    pair = tiny_pair("tiny-llama", packed=False)
+    pair = replace(pair, draft=random_drafter(pair, *KINDS["sliding below full"]))
+    sick, prompt = inject(pair, name), list(range(40, 60))
+    expected = generate(pair, prompt, "autoregressive", max_new_tokens=16).ids
+    assert generate(sick, prompt, "ddtree", budget=8, max_new_tokens=16).ids == expected
+    features, ids = torch.randn(20, 128), torch.randint(0, 250, (21,))
+    healthy, drafted = (one.open_drafter([]).draft(features, ids[1:]) for one in (pair, sick))
+    assert torch.allclose(healthy, drafted) == (name == "layer ids + 1")  # which are other features
+    assert sick.draft.layer_ids == ((1, 3) if name == "layer ids + 1" else (0, 2))
+
+
 def test_a_state_that_keeps_rejected_tokens_writes_another_text(hybrid: ModelPair, prompts: list[list[int]]):
     """The one fault of the target: the text leaves its own, unless no token is ever rejected."""
     sick = inject(hybrid, "recurrent state kept")
