@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from ddtree_core.models import ModelPair
+from ddtree_core.paths import data_dir
 from ddtree_core.training import corpus as corpus_module
 from ddtree_core.training.archive import Texts, conversations, load_texts, restore, texts_of
 from ddtree_core.training.batches import Batches, like_length
 from ddtree_core.training.corpus import Corpus, write_corpus
+from ddtree_core.training.held_out import never_written
 from ddtree_core.training.identity import CorpusError, identity
 from ddtree_core.training.prompts import HeldOut, draw_openings, periodic, user_turn
 
@@ -202,3 +204,17 @@ def test_every_text_comes_once_an_epoch_among_its_neighbours():
         assert sorted(i for group in groups for i in group) == list(range(20))
         assert all((group[-1] - group[0]) % 20 == 4 for group in groups)
     assert sorted(map(min, epochs[0])) != sorted(map(min, epochs[1]))
+
+
+@pytest.mark.smollm2
+@pytest.mark.parametrize("name", ["smollm2-135m-texts.npz", "smollm2-135m-corpus.npz"])
+def test_shipped_texts_hold_no_prompt_that_is_held_out(name: str, smollm2: ModelPair):
+    """None of their user turns reads nearly like a prompt of `data/prompts/` or of `held-out.jsonl`."""
+    texts, tokenizer = load_texts(data_dir() / "training" / name), smollm2.tokenizer
+    held_out, (before, behind) = HeldOut(never_written()), user_turn(tokenizer)
+    prompts = [str(tokenizer.decode(ids[:length])) for ids, length, _ in texts.rows]
+    turns = [prompt.removeprefix(before).removesuffix(behind) for prompt in prompts]
+    assert len(turns) > 2000
+    assert sum(map(len, turns)) < sum(map(len, prompts))
+    assert not [turn for turn in turns if held_out.contains(turn)]
+    assert held_out.contains(never_written()[-1])
