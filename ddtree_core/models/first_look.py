@@ -5,6 +5,7 @@ gives the target's own text, only slowly. One short text tells: a working drafte
 target's own choice there.
 """
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,7 @@ class FirstLook:
             Check(
                 check="first drafted tokens that are the target's choice",
                 measured=f"{self.agreed} of {self.drafted}",
-                expected=f"{LEAST:.0%} or more",
+                expected=f"{math.ceil(LEAST * self.drafted)} or more",
                 right=self.agreement >= LEAST,
             ),
         )

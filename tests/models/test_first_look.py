@@ -127,7 +127,7 @@ def test_agreement_by_hand(wrong: int, template: bool, tiny_pair: Any) -> None:
     assert look.agreement == 1 - wrong / 2
     assert (look.warning is None) == (wrong < 2)
     assert look.checks[-1].measured == f"{look.agreed} of {DRAFTS}"
-    assert look.checks[-1].expected == "33% or more"
+    assert look.checks[-1].expected == "12 or more"  # 3/8 of them
 
 
 def test_drafts_that_are_no_numbers_are_told() -> None:
