@@ -74,7 +74,7 @@ def compare_known(measured: pd.DataFrame, known: pd.DataFrame) -> str:
     own, expected = accepted[best]
     text = f"The chain accepts {own:.2f} drafts per round on {best}, where {expected:.2f} are known"
     if own >= FAR * expected:
-        return f"{text}: not far below, which is all that such different texts can tell."
+        return f"{text}: nothing in that speaks of a fault, though such different texts tell no more."
     return (
         f"**Far below what is known.** {text}, and no data set does better; unless these prompts are much "
         f"harder, something is wrong, and notebook {NOTEBOOK} looks for it."
