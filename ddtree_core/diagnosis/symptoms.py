@@ -17,6 +17,7 @@ from ddtree_core.models.drafter import Drafter
 from ddtree_core.models.pairs import ModelPair
 from ddtree_core.models.target import Target, decoder_layers
 from ddtree_core.training.generation import write
+from ddtree_core.trees import token_ids
 
 DEPTH = 3  # drafted tokens by which drafts are compared; later ones are rarely reached
 FLOOR = 1e-3  # a less likely token is as good as missed
@@ -97,8 +98,7 @@ def replay(drafter: Drafter, text: Text, layer_ids: Sequence[int]) -> Replay:
     rows = []
     while at < len(ids) - 1 and len(rows) < ROUNDS:
         logits = drafter.draft(features[done:at], ids[done + 1 : at + 1])
-        best = logits.argmax(-1)
-        best = best if drafter.vocabulary is None else drafter.vocabulary[best]
+        best = token_ids(logits.argmax(-1), drafter.vocabulary)
         told = ids[at + 1 : at + 1 + len(best)]
         accepted = (best[: len(told)] == told).long().cumprod(0).sum()
         log_q = logits.float().log_softmax(-1)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Int
-from torch import Tensor, nn
+from torch import nn
 
-from ddtree_core.trees import DraftTree
+from ddtree_core.trees import DraftTree, token_ids
 
 if TYPE_CHECKING:
     from ddtree_core.models.pairs import ModelPair
@@ -121,7 +120,7 @@ def first_look(pair: "ModelPair") -> FirstLook:
         drafter, done = pair.open_drafter(ids[:first].tolist()), 0
         for at in range(first, min(end, first + DRAFTS)):
             logits = drafter.draft(features[done:at], ids[done + 1 : at + 1])
-            token = int(_tokens(logits[:1], drafter.vocabulary))
+            token = int(token_ids(logits[:1].argmax(-1), drafter.vocabulary))
             agreed, drafted, done = agreed + (token == choices[at - n]), drafted + 1, at
             finite = finite and bool(logits.isfinite().all())
     return FirstLook(pair.name, _dtype(pair), finite, agreed, drafted)
@@ -157,11 +156,6 @@ def _read(pair: "ModelPair") -> tuple[list[int], list[int]]:
             **pair.template,
         )
     return prompt, tokenizer(ANSWER, add_special_tokens=False).input_ids
-
-
-def _tokens(logits: Tensor, vocabulary: Int[Tensor, "vocab"] | None) -> Tensor:
-    columns = logits.argmax(-1)
-    return columns if vocabulary is None else vocabulary[columns]
 
 
 def _dtype(pair: "ModelPair") -> torch.dtype:

@@ -1,7 +1,7 @@
 """Token trees: the data structure, its builders and the acceptance rules. Knows tensors, knows no model."""
 
 from ddtree_core.trees.accept import Acceptance, linear_chain, tree_walk
-from ddtree_core.trees.build import MAX_BUDGET, best_first, chain
+from ddtree_core.trees.build import MAX_BUDGET, best_first, chain, token_ids
 from ddtree_core.trees.draft_tree import DraftTree
 from ddtree_core.trees.kernels import BatchAcceptance, compaction_index, walk_batch
 
@@ -14,6 +14,7 @@ __all__ = [
     "chain",
     "compaction_index",
     "linear_chain",
+    "token_ids",
     "tree_walk",
     "walk_batch",
 ]

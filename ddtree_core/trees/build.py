@@ -43,7 +43,7 @@ def chain(
     logits = draft_logits.detach()
     scores = _running_sums(_greedy_log_probs(logits, logits.amax(1)), start=0.0)
     depths = torch.arange(len(scores), device=logits.device)
-    tokens = torch.cat((depths.new_full((1,), root), _token_ids(logits.argmax(1), vocabulary)))
+    tokens = torch.cat((depths.new_full((1,), root), token_ids(logits.argmax(1), vocabulary)))
     size = int((scores > IMPOSSIBLE).sum()) if scores.device.type == "cpu" else len(scores)
     return DraftTree(tokens[:size], depths[:size] - 1, depths[:size], scores[:size].float())
 
@@ -114,7 +114,7 @@ def _top_tokens(logits: Tensor, vocabulary: Tensor | None, budget: int) -> Draft
     best = leading(scores, count, places=cells)
     rows, cells = rows.index_select(0, best), cells.index_select(0, best)
     return DraftTokens(
-        ids=_token_ids(cells - rows * vocab, vocabulary),
+        ids=token_ids(cells - rows * vocab, vocabulary),
         positions=rows,
         log_probs=log_probs.index_select(0, best),
         scores=scores.index_select(0, best),
@@ -172,7 +172,8 @@ def _running_sums(values: Tensor, start: float) -> Tensor:
     return torch.cat((values.new_full((1,), start), values)).cumsum(0)
 
 
-def _token_ids(columns: Tensor, vocabulary: Tensor | None) -> Tensor:
+def token_ids(columns: Int[Tensor, "*n"], vocabulary: Int[Tensor, "vocab"] | None) -> Int[Tensor, "*n"]:
+    """Token ids of columns of draft logits; `vocabulary` names the id of each, None: column k is token k."""
     return columns if vocabulary is None else vocabulary.long()[columns]
 
 
