@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from ddtree_core import generate, load_pair
-from ddtree_core.reporting import figures, stats
-from ddtree_core.reporting.runs import load_run
-from ddtree_core.reporting.tree_view import tree_svg
+from ddtree_core.experiments.runs import load_run
+from ddtree_core.reporting import figures
+from ddtree_core.reporting.tables import stats
+from ddtree_core.reporting.tree.view import tree_svg
 
 HERE = Path(__file__).parent
 PROMPT = "Write a Python class for a stack with push and pop methods."

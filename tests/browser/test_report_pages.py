@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from ddtree_core.reporting.notebook_source import find_notebooks
-from ddtree_core.reporting.report import render_reports
-from tests.reporting.report_pages import write_executed, write_notebook
+from ddtree_core.reporting.report.notebook_source import find_notebooks
+from ddtree_core.reporting.report.pages import render_reports
+from tests.reporting.report.report_pages import write_executed, write_notebook
 
 pytestmark = pytest.mark.browser
 

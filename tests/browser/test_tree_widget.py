@@ -10,7 +10,7 @@ import torch
 from playwright.sync_api import Browser, Page
 
 from ddtree_core.decoding.records import Round
-from ddtree_core.reporting.tree_view import TreeView
+from ddtree_core.reporting.tree.view import TreeView
 from ddtree_core.trees.draft_tree import DraftTree
 
 pytestmark = pytest.mark.browser

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ddtree_core.diagnosis.vllm_source import VllmSource, VllmSourceError, obtain
+from ddtree_core.diagnosis.vllm.source import VllmSource, VllmSourceError, obtain
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ddtree_core.diagnosis.faults import inject
+from ddtree_core.diagnosis.acceptance.faults import inject
 from ddtree_core.models import ModelPair, PairWarning, first_look, load_pair
 from ddtree_core.models.first_look import ANSWER, LEAST, QUESTION, warn_if_wrong
 from ddtree_core.paths import data_dir

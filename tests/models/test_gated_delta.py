@@ -26,7 +26,7 @@ from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
 from transformers.models.qwen3_next import modeling_qwen3_next
 
-from ddtree_core.diagnosis.verification_lab import UnhookedTarget
+from ddtree_core.diagnosis.verification.designs import UnhookedTarget
 from ddtree_core.models import Target, gated_delta_layers
 from ddtree_core.models.cache import RecurrentLayer, new_cache
 from ddtree_core.models.gated_delta import conv_table, path_state, tree_conv, tree_delta_rule

@@ -8,8 +8,8 @@ import nbformat
 import pytest
 
 from ddtree_core.paths import data_dir
-from ddtree_core.reporting import batch
-from ddtree_core.reporting.notebook_source import find_notebooks
+from ddtree_core.reporting.report import batch
+from ddtree_core.reporting.report.notebook_source import find_notebooks
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = find_notebooks(FOLDER)

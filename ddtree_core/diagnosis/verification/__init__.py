@@ -1,0 +1,1 @@
+"""Labs: which parts a correct tree verification needs, also through linear layers."""

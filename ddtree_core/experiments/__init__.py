@@ -1,0 +1,1 @@
+"""Runs on disk: folders, their schema, and where a number comes from."""

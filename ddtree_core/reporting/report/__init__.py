@@ -1,0 +1,1 @@
+"""The report: notebooks run through papermill, and their pages."""

@@ -1,0 +1,145 @@
+"""The lab: its parts by hand, and that only the whole of them gives the target's own text."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from ddtree_core.decoding import generate
+from ddtree_core.diagnosis.verification.designs import (
+    CHAIN,
+    CORRECT,
+    SERVER,
+    Design,
+    all_designs,
+    compare_designs,
+    flattened,
+    try_design,
+)
+from ddtree_core.diagnosis.vllm import rules
+from ddtree_core.trees import DraftTree, tree_walk
+
+# Root 0 with children 1 and 2; 3 and 5 below 1, 4 below 2 (as a best-first builder might order them).
+TREE = DraftTree(
+    token_ids=torch.tensor([10, 11, 12, 13, 14, 15]),
+    parents=torch.tensor([-1, 0, 0, 1, 2, 1]),
+    depths=torch.tensor([0, 1, 1, 2, 2, 2]),
+    log_probs=torch.tensor([0.0, -0.5, -1.0, -1.5, -2.0, -2.5]),
+)
+
+
+def test_flattening_by_hand():
+    breadth, nodes = flattened(TREE, "bfs")
+    assert nodes == [0, 1, 2, 3, 5, 4]  # level by level, the children of one parent together
+    assert breadth.token_ids.tolist() == [10, 11, 12, 13, 15, 14]
+    assert breadth.parents.tolist() == [-1, 0, 0, 1, 1, 2]
+    depth, nodes = flattened(TREE, "dfs")
+    assert nodes == [0, 1, 3, 5, 2, 4]
+    assert depth.parents.tolist() == [-1, 0, 1, 1, 0, 4]
+    with pytest.raises(ValueError, match="unknown order 'xyz'"):
+        flattened(TREE, "xyz")
+
+
+def test_there_are_33_distinct_designs():
+    assert len(set(all_designs())) == 33
+    assert {CHAIN, SERVER, CORRECT} < set(all_designs())
+
+
+@pytest.fixture(scope="module")
+def trials(tiny_pair):
+    """The designs that matter on two prompts of a tiny pair, against autoregressive text."""
+    pair = tiny_pair("tiny-llama")
+    prompts = [pair.tokenizer(f"Prompt number {i} says").input_ids for i in range(2)]
+    designs = [
+        CHAIN,
+        Design("causal", "arange", "linear", "first", "bfs"),
+        Design("tree", "arange", "walk", "path"),
+        Design("causal", "depth", "walk", "path"),
+        Design("tree", "depth", "walk", "first"),
+        CORRECT,
+    ]
+    rows = compare_designs(pair, prompts, designs, budget=15, max_new_tokens=24)
+    return dict(zip(designs, rows, strict=True))
+
+
+def test_the_whole_is_right_and_better(trials):
+    right = trials[CORRECT]
+    assert (right["equal"], right["prompts"], right["first_divergence"]) == (2, 2, None)
+    assert right["tokens_per_round"] > trials[CHAIN]["tokens_per_round"]
+
+
+def test_a_chain_and_a_linear_rule_under_a_causal_mask_are_right_but_poor(trials):
+    poor = trials[Design("causal", "arange", "linear", "first", "bfs")]
+    assert trials[CHAIN]["equal"] == poor["equal"] == 2
+    assert poor["tokens_per_round"] < trials[CORRECT]["tokens_per_round"]
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        Design("tree", "arange", "walk", "path"),
+        Design("causal", "depth", "walk", "path"),
+        Design("tree", "depth", "walk", "first"),
+    ],
+    ids=["depth positions", "tree mask", "compaction"],
+)
+def test_a_walk_that_lacks_one_part_is_wrong(trials, missing):
+    assert trials[missing]["equal"] == 0
+    assert trials[missing]["first_divergence"] is not None
+
+
+def test_the_correct_design_is_the_loop_itself(tiny_pair):
+    """Round counts equal those of `generate`, which is held against transformers elsewhere."""
+    pair = tiny_pair("tiny-qwen3")
+    made = generate(pair, "Once upon", "ddtree", budget=15, max_new_tokens=20)
+    trial = try_design(pair, made.prompt_ids, made.ids, CORRECT, budget=15)
+    assert trial.equal
+    assert (trial.rounds, trial.tokens) == (len(made.rounds), sum(made.acceptance_lengths))
+
+
+def test_recurrent_layers_read_the_tree_where_attention_masks_it(tiny_pair):
+    """Verified in the order of its nodes, a tree leads a hybrid target to another text than its own."""
+    pair = tiny_pair("tiny-qwen3_5")
+    made = generate(pair, "Once upon", "ddtree", budget=15, max_new_tokens=12)
+    in_order = Design("causal", "depth", "walk", "path")
+    trials = [try_design(pair, made.prompt_ids, made.ids, d, budget=15) for d in (CORRECT, in_order)]
+    assert [trial.equal for trial in trials] == [True, False]
+
+
+# Linear rule and walk (R root, X any other token): the worked cases as the real kernels gave them.
+EXPECTED = {
+    "E1, siblings": ("B", "B X"),
+    "E2, breadth first": ("A C", "A C E"),
+    "E2, depth first": ("A C E", "A C E"),
+    "E3, path through B": ("B", "B D E"),
+    "E4, tree mask": ("A B X", "A B"),
+    "E4, causal mask": ("A B C", "A B"),
+}
+
+
+class TestRules:
+    """What each rule emits."""
+
+    @pytest.mark.parametrize("name", rules.CASES)
+    def test_worked_cases(self, name):
+        tree, chosen = rules.case_tree(name), rules.CASES[name][2]
+        emitted = tuple(rules.spell(rules.emitted(rule, tree, chosen)) for rule in ("linear", "walk"))
+        assert emitted == EXPECTED[name]
+
+    def test_the_batched_walk_agrees(self):
+        assert {n: rules.spell(t) for n, t in rules.walk_cases().items()} == {
+            name: walk for name, (_, walk) in EXPECTED.items()
+        }
+
+    def test_rounds_of_a_real_pair(self, tiny_pair):
+        made = generate(tiny_pair("tiny-llama"), "Once upon", "ddtree", budget=12, max_new_tokens=16)
+        rows = rules.compare_rules(made.rounds)
+        assert [r["accepted"] + 1 for r in rows if r["rule"] == "walk"] == made.acceptance_lengths
+        for one in made.rounds:
+            tree, chosen = rules.reordered_round(one, "dfs")
+            walk = tree_walk(tree, torch.tensor(chosen))
+            assert rules.emitted("walk", tree, chosen) == rules.emitted("walk", one.tree, one.target_tokens)
+            path = rules.linear_path(one, "bfs")
+            assert path[0] == 0
+            assert all(int(one.tree.parents[b]) == a for a, b in pairwise(path))
+            assert walk.length == one.acceptance_length
