@@ -116,28 +116,6 @@ def test_every_third_party_import_is_a_direct_requirement() -> None:
     assert not stray
 
 
-# A package may import from those in its row: trees ← models ← decoding ← training ← diagnosis, reporting.
-FLOORS = {
-    "trees": set(),
-    "models": {"trees"},
-    "decoding": {"trees", "models"},
-    "training": {"trees", "models", "decoding"},
-    "diagnosis": {"trees", "models", "decoding", "training"},
-    "reporting": {"trees", "models", "decoding", "training"},
-}
-
-
-@pytest.mark.parametrize("floor", FLOORS)
-def test_a_floor_imports_from_lower_ones_only(floor: str) -> None:
-    wanted = set()
-    for path in (ROOT / "ddtree_core" / floor).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            name = node.module if isinstance(node, ast.ImportFrom) else None
-            if name and name.startswith("ddtree_core."):
-                wanted.add(name.split(".")[1])
-    assert wanted - {floor, "paths"} <= FLOORS[floor]
-
-
 # The command itself, in a copy whose Python records what pip is asked for instead of running it
 
 FAKE_PYTHON = f"""#!/bin/sh
