@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from jaxtyping import Float, Int
@@ -30,6 +31,7 @@ from ddtree_core.models.cache import (
     sliding_window,
 )
 from ddtree_core.models.gated_delta_layers import recurrent_layers, tree_layers
+from ddtree_core.models.probe import tolerance, tree_distance
 from ddtree_core.trees import DraftTree
 
 
@@ -51,8 +53,15 @@ def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     return layers
 
 
+_probed: WeakSet[PreTrainedModel] = WeakSet()  # models that verified a tree exactly
+
+
 def check_supported(model: PreTrainedModel) -> None:
-    """Raise `UnsupportedModelError`, in one sentence, unless draft trees can be verified on this model."""
+    """Raise `UnsupportedModelError`, in one sentence, unless draft trees can be verified on this model.
+
+    Its caches, recurrent layers and attention are looked at; then, once for each model, it verifies a branched
+    tree and one of its paths (see `probe`), which finds what ignores positions or masks, whatever its class.
+    """
     cache = new_cache(model.config)
     sliding_window(cache)
     recurrent_layers(decoder_layers(model), cache)
@@ -61,6 +70,29 @@ def check_supported(model: PreTrainedModel) -> None:
         raise UnsupportedModelError(
             f"attention implementation {implementation!r} takes no tree mask; load the target with "
             f"attn_implementation='sdpa' or 'eager'"
+        )
+    if model not in _probed:
+        _probed.add(model)  # the probe opens a target, too
+        try:
+            _check_exact(model)
+        except BaseException:
+            _probed.discard(model)
+            raise
+
+
+def _check_exact(model: PreTrainedModel) -> None:
+    name = type(model).__name__
+    try:
+        distance = tree_distance(Target(model), model.config.get_text_config(decoder=True).vocab_size)
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"{name} cannot read a small draft tree ({type(error).__name__}: {error}), so none can be verified "
+            f"on it; use another target"
+        ) from error
+    if not distance <= (most := tolerance(model.dtype)):
+        raise UnsupportedModelError(
+            f"{name} ignores the positions or the mask of a draft tree: a path in a tree and the path alone "
+            f"differ by {distance:.2g} of the logits' spread, expected at most {most:g}; use another target"
         )
 
 
