@@ -1,9 +1,10 @@
 """How far a model's positions reach, and how long a text may become before its rotation changes.
 
-Most rotary embeddings turn a token by its own position. Two kinds look at the length of the whole pass instead:
-"dynamic" ones recompute their frequencies once a text outgrows the trained length, and "longrope" changes to a
-second set there (transformers' `generate` then reads the whole text anew). In a draft tree the deepest node would
-turn every other one with it, and keys in the cache would keep their old rotation, so a text must stay on one side.
+Most rotary embeddings turn a token by its own position. Two kinds look at the length of the whole pass:
+"dynamic" ones recompute their frequencies once a text outgrows the trained length, and "longrope" changes to
+a second set there (transformers' `generate` then reads the whole text anew). In a draft tree the deepest node
+would turn every other one with it, and keys in the cache keep their old rotation: a text has to stay on one
+side.
 """
 
 from collections.abc import Iterator, Mapping
@@ -72,7 +73,7 @@ def positions_of(config: PreTrainedConfig) -> Positions:
 
 
 def _reach(kind: str, rope: Mapping[str, Any], own: int, trained: Any) -> int:
-    """Positions that a scaled rotation reaches: factor × trained ones, unless the config counts them already."""
+    """Positions that a scaled rotation reaches: factor × trained ones, where the config counts fewer."""
     if kind in ("default", "llama3", "longrope", "proportional"):
         return own
     return max(own, int(float(rope.get("factor") or 1) * trained))

@@ -1,9 +1,9 @@
 """Is a draft tree really verified? Asked of the model itself, with a handful of tokens.
 
-Caches and attention layers tell which models cannot verify a tree; that a forward takes positions and a mask does
-not tell that it obeys them. The probe lets the model read a tree in which six tokens of another branch stand in
-front of a path, and then the path alone: who counts positions in order, or sees the other branch, gives the path
-other scores.
+Caches and attention layers tell which models cannot verify a tree; that a forward takes positions and a mask
+does not tell that it obeys them. The probe lets the model read a tree in which six tokens of another branch
+stand in front of a path, and then the path alone: a model that counts positions in order, or sees the other
+branch, gives the path other scores.
 """
 
 from typing import Any, Protocol
@@ -38,8 +38,8 @@ def tolerance(dtype: torch.dtype) -> float:
 def tree_distance(target: Verifies, vocab_size: int) -> float:
     """How far a path's logits in a branched tree are from those of the path alone, relative to their spread.
 
-    Costs a prefill of 8 tokens and passes over 11 and 5. Of the path's nodes the median counts: a wrong position
-    or mask shows at every node, while rounding may tip the choice of an expert at one.
+    Costs a prefill of 8 tokens and passes over 11 and 5. Of the path's nodes the median counts: a wrong
+    position or mask shows at every node, while rounding may tip the choice of an expert at one.
     """
     ids = torch.arange(1, HISTORY + 1 + DECOYS + PATH + 1) * 7919 % vocab_size
     history, root, decoys, path = ids.split([HISTORY, 1, DECOYS, PATH])

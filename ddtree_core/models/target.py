@@ -59,8 +59,8 @@ _probed: WeakSet[PreTrainedModel] = WeakSet()  # models that verified a tree exa
 def check_supported(model: PreTrainedModel) -> None:
     """Raise `UnsupportedModelError`, in one sentence, unless draft trees can be verified on this model.
 
-    Its caches, recurrent layers and attention are looked at; then, once for each model, it verifies a branched
-    tree and one of its paths (see `probe`), which finds what ignores positions or masks, whatever its class.
+    Its caches, recurrent layers and attention are looked at; then, once for each model, it verifies a tree
+    and one of its paths (see `probe`), which finds what ignores positions or masks, whatever its class.
     """
     cache = new_cache(model.config)
     sliding_window(cache)
@@ -86,8 +86,8 @@ def _check_exact(model: PreTrainedModel) -> None:
         distance = tree_distance(Target(model), model.config.get_text_config(decoder=True).vocab_size)
     except Exception as error:
         raise UnsupportedModelError(
-            f"{name} cannot read a small draft tree ({type(error).__name__}: {error}), so none can be verified "
-            f"on it; use another target"
+            f"{name} cannot read a small draft tree ({type(error).__name__}: {error}), so none can be "
+            f"verified on it; use another target"
         ) from error
     if not distance <= (most := tolerance(model.dtype)):
         raise UnsupportedModelError(

@@ -91,7 +91,7 @@ def test_a_model_that_cannot_read_a_tree_is_refused_with_the_reason() -> None:
             raise TypeError("no 4-dimensional masks here")
 
     with pytest.raises(
-        UnsupportedModelError, match="cannot read a small draft tree .*no 4-dimensional masks"
+        UnsupportedModelError, match=r"cannot read a small draft tree .*no 4-dimensional masks"
     ):
         Target(Failing(LlamaConfig(**SHAPE)).eval())
 

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from ddtree_core.models import Target
 from ddtree_core.models.cache import RecurrentLayer
+from ddtree_core.models.target import check_supported
 from ddtree_core.trees import DraftTree
 from tests.models.tree_sessions import build
 
@@ -45,10 +46,11 @@ def zeros(
 
 
 def main() -> None:
+    model: Any = build("qwen3_5")
+    check_supported(model)  # while it has values
     _setup_privateuseone_for_python_backend("chip")
     torch.tensor = zeros
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-        model: Any = build("qwen3_5")
         for chip, modules in enumerate(
             (
                 [model.model.embed_tokens, model.model.rotary_emb, *model.model.layers[:2]],
