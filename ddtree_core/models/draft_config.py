@@ -15,6 +15,15 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import Qwen3Config
 
+from ddtree_core.models.draft_fields import (
+    READ_OF_BODY,
+    READ_OF_DFLASH_CONFIG,
+    READ_OF_ROPE,
+    READ_OF_SPECULATORS,
+    READ_OF_Z_LAB,
+    unknown_field,
+)
+
 
 class CheckpointError(ValueError):
     """A draft checkpoint that cannot be used; the message tells what was wrong, what was expected, and what
@@ -100,9 +109,12 @@ def default_layer_ids(num_target_layers: int, n: int = 5) -> tuple[int, ...]:
 
 def _parse_z_lab(raw: Mapping[str, Any], target: Any, where: str) -> DFlashConfig:
     inner = raw.get("dflash_config") or {}
+    _check_fields(raw, READ_OF_BODY | READ_OF_Z_LAB, where)
+    _check_fields(inner, READ_OF_DFLASH_CONFIG, where)
     body = _body(raw, where)
     depth = raw.get("num_target_layers") or inner.get("num_target_layers")
-    ids = inner.get("target_layer_ids") or default_layer_ids(depth or target.num_hidden_layers)
+    ids = inner.get("target_layer_ids") or raw.get("target_layer_ids")
+    ids = ids or default_layer_ids(depth or target.num_hidden_layers)
     causal = _first(raw.get("is_causal"), inner.get("is_causal"), inner.get("causal"), True)
     sliding = [kind == "sliding_attention" for kind in body.layer_types or ()]
     return DFlashConfig(
@@ -129,6 +141,8 @@ def _parse_speculators(raw: Mapping[str, Any], target: Any, where: str) -> DFlas
             f"sample_from_anchor"
         )
     nested = _required(raw.get("transformer_layer_config"), "transformer_layer_config", where)
+    _check_fields(raw, READ_OF_SPECULATORS, where)
+    _check_fields(nested, READ_OF_BODY, where)
     body = _body(nested, where)
     ids = _required(raw.get("aux_hidden_state_layer_ids"), "aux_hidden_state_layer_ids", where)
     causal = not raw.get("sliding_window_non_causal", False)
@@ -146,6 +160,14 @@ def _parse_speculators(raw: Mapping[str, Any], target: Any, where: str) -> DFlas
     )
 
 
+def _check_fields(fields: Mapping[str, Any], read: frozenset[str], where: str) -> None:
+    if unknown := unknown_field(fields, read):
+        raise CheckpointError(
+            f"{where}: config.json says {unknown}, which this loader does not understand and which may "
+            f"change the drafts; take a checkpoint of a known layout, or remove the field if it does nothing"
+        )
+
+
 def _body(raw: Mapping[str, Any], where: str) -> Qwen3Config:
     fields = {
         k: v
@@ -155,6 +177,7 @@ def _body(raw: Mapping[str, Any], where: str) -> Qwen3Config:
     # Drafters rotate the whole head; a target's partial or multimodal rotary that a converter left in does
     # not carry over. Both fields must go: the library would let an old `rope_scaling` win.
     scaling, parameters = fields.pop("rope_scaling", None) or {}, fields.pop("rope_parameters", None) or {}
+    _check_fields({**scaling, **parameters}, READ_OF_ROPE, where)
     rope = {
         k: v
         for k, v in {**scaling, **parameters}.items()

@@ -69,7 +69,7 @@ def test_old_spelling_of_scaling_counts_too() -> None:
     config = Qwen3Config(
         **SHAPE,
         max_position_embeddings=48,
-        rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+        **{"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}},
     )
     assert positions_of(config).limit == 128
 
