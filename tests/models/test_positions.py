@@ -66,12 +66,9 @@ def test_positions_of_a_config(config: PreTrainedConfig, expected: Positions) ->
 
 
 def test_old_spelling_of_scaling_counts_too() -> None:
-    config = Qwen3Config(
-        **SHAPE,
-        max_position_embeddings=48,
-        **{"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}},
-    )
-    assert positions_of(config).limit == 128
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    shape = SHAPE | {"max_position_embeddings": 48, "rope_scaling": yarn}
+    assert positions_of(Qwen3Config(**shape)).limit == 128
 
 
 @pytest.mark.parametrize("prompt", [128, 200])
