@@ -23,8 +23,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ddtree_core.trees import DraftTree, best_first
-from ddtree_core.trees.build import _top_tokens
-from ddtree_core.trees.selection import select_on_host
+from ddtree_core.trees.build import _select, _top_tokens
 from tests.trees import heap_reference
 
 Times = dict[str, float]
@@ -50,7 +49,7 @@ def run_heap(logits: torch.Tensor, budget: int) -> Times:
 
 def run_ours(logits: torch.Tensor, budget: int) -> Times:
     scores, tokens = timed(_top_tokens, logits[:budget], None, budget)
-    rest, _ = timed(lambda: select_on_host(0, tokens, budget).ancestor_mask)
+    rest, _ = timed(lambda: _select(0, tokens, budget).ancestor_mask)
     whole, _ = timed(lambda: best_first(0, logits, budget).ancestor_mask)
     return {"scores": scores, "rest": rest, "whole": whole}
 

@@ -24,8 +24,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ddtree_core.trees import DraftTree, best_first, tree_walk
-from ddtree_core.trees.kernels import walk_batch
+from ddtree_core.trees import DraftTree, best_first, tree_walk, walk_batch
 
 
 def draw(requests: int, nodes: int, depth: int, seed: int) -> tuple[list[DraftTree], list[torch.Tensor]]:
@@ -44,11 +43,11 @@ def draw(requests: int, nodes: int, depth: int, seed: int) -> tuple[list[DraftTr
 
 
 def versions(trees: list[DraftTree], targets: list[torch.Tensor], depth: int) -> dict[str, Callable[[], Any]]:
-    """What is timed, by name."""
-    device = trees[0].device
+    """What is timed, by name, on the device of the targets."""
+    device = targets[0].device
     flat = {
-        "token_ids": torch.cat([tree.token_ids for tree in trees]),
-        "parents": torch.cat([tree.parents for tree in trees]),
+        "token_ids": torch.cat([tree.token_ids for tree in trees]).to(device),
+        "parents": torch.cat([tree.parents for tree in trees]).to(device),
         "cu_nodes": torch.tensor([0, *map(len, trees)], device=device).cumsum(0),
         "target_tokens": torch.cat(targets),
     }
@@ -75,8 +74,7 @@ def measure(requests: int, args: argparse.Namespace) -> tuple[dict[str, float], 
     """Median time of each version, and the mean acceptance length of the batch."""
     gpu = args.device == "cuda"
     trees, targets = draw(requests, args.nodes, args.depth, seed=requests)
-    trees, targets = [tree.to(args.device) for tree in trees], [target.to(args.device) for target in targets]
-    calls = versions(trees, targets, args.depth)
+    calls = versions(trees, [target.to(args.device) for target in targets], args.depth)
     walks = calls["loop"]()
     for name in calls.keys() - {"loop"}:
         assert calls[name]().to_list() == walks, f"the {name} form disagrees with tree_walk"

@@ -53,10 +53,9 @@ def rounds(
         with clock("verify"):
             scores = target.verify(tree)
         with clock("accept"):
-            chosen = sampler(scores.logits, generator)
+            chosen = sampler(scores.logits, generator).cpu()
             accepted = accept(tree, chosen)
         with clock("commit"):
             features = target.commit(accepted.path)
-        tree = tree.to("cpu")
-        tokens = [*tree.token_ids[accepted.path[1:]].tolist(), accepted.bonus]
+        tokens = accepted.tokens(tree)
         yield Round(index, tree, chosen.tolist(), accepted.path, stopper.take(tokens), clock.lap())

@@ -13,7 +13,7 @@ class Round:
     """
 
     index: int
-    tree: DraftTree  # on the CPU
+    tree: DraftTree
     target_tokens: list[int]  # the target's choice after every node, length N
     path: list[int]  # accepted nodes, root first
     tokens: list[

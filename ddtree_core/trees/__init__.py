@@ -1,12 +1,13 @@
 """Token trees: the data structure, its builders and the acceptance rules. Knows tensors, knows no model."""
 
-from ddtree_core.trees.accept import Acceptance, linear_chain, tree_walk
+from ddtree_core.trees.accept import RULES, Acceptance, linear_chain, tree_walk
+from ddtree_core.trees.batch_walk import BatchAcceptance, compaction_index, walk_batch
 from ddtree_core.trees.build import MAX_BUDGET, best_first, chain, token_ids
 from ddtree_core.trees.draft_tree import DraftTree
-from ddtree_core.trees.kernels import BatchAcceptance, compaction_index, walk_batch
 
 __all__ = [
     "MAX_BUDGET",
+    "RULES",
     "Acceptance",
     "BatchAcceptance",
     "DraftTree",

@@ -3,25 +3,33 @@
 A block drafter predicts every position of its block independently, so the log-probability of a prefix is the
 sum of its tokens' log-probabilities, and the tree that maximises the expected acceptance under the drafter
 holds the `budget` most probable prefixes. The textbook pops them off a heap, one by one. Here the few tokens
-that can occur in them are found first, in all positions at once; prefixes then grow level by level.
+that can occur in them are found first, in all positions at once, on the drafter's device; they come to the
+host in one transfer, where prefixes then grow level by level.
+
+A logit of -inf marks an impossible token: a tree holds no prefix with one in it. Scores are float64 sums of
+log-probabilities that start at -1, not 0, at the root: see `_leading`.
 
 Ties: of equally probable prefixes the shallower goes first (so a parent precedes its child even where the
 child's token has probability 1), then the one whose parent goes first, then the lower column of the logits.
 Only among tokens that tie for the last place of a budget may a lower column be passed over.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from math import isqrt
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ddtree_core.trees.draft_tree import DraftTree, require
-from ddtree_core.trees.selection import IMPOSSIBLE, DraftTokens, leading, select_on_device, select_on_host
+from ddtree_core.trees.draft_tree import DraftTree
 
 MAX_BUDGET = 4096  # an ancestor mask of 16 MiB; the literature stops at 1,024 nodes
+# Stands for log 0: finite, so that sums keep an order, and -inf as soon as it is rounded to float32.
+IMPOSSIBLE = -1e250
 
 
 def chain(
@@ -32,20 +40,21 @@ def chain(
     """The greedy chain: the most likely token of every position below the root, as DFlash verifies it.
 
     `vocabulary[c]` is the token id of logits column c (identity if None). Of equal logits the lowest column
-    is taken. On a CPU the chain ends before the first position where every logit is -inf; elsewhere such a
-    position keeps a node of log-probability -inf, because the length may not depend on the data there.
-    Raises ValueError on NaN or +inf logits and on shapes, dtypes or devices that do not fit.
+    is taken. The chain ends before the first position where every logit is -inf. Raises ValueError on NaN or
+    +inf logits and on shapes, dtypes or devices that do not fit.
 
     >>> chain(7, torch.tensor([[0.0, 3.0, 1.0], [2.0, 0.0, 1.0]])).token_ids
     tensor([7, 1, 0])
     """
     _check_inputs(draft_logits, vocabulary)
     logits = draft_logits.detach()
-    scores = _running_sums(_greedy_log_probs(logits, logits.amax(1)), start=0.0)
-    depths = torch.arange(len(scores), device=logits.device)
-    tokens = torch.cat((depths.new_full((1,), root), token_ids(logits.argmax(1), vocabulary)))
-    size = int((scores > IMPOSSIBLE).sum()) if scores.device.type == "cpu" else len(scores)
-    return DraftTree(tokens[:size], depths[:size] - 1, depths[:size], scores[:size].float())
+    greedy, ids = _greedy_log_probs(logits, logits.amax(1)), token_ids(logits.argmax(1), vocabulary)
+    greedy, ids = torch.cat((greedy, ids)).cpu().numpy().reshape(2, len(logits))  # float64, exact for ids
+    _check_numbers(greedy)
+    totals = np.concatenate(([0.0], greedy.cumsum()))
+    totals = totals[totals > IMPOSSIBLE]
+    depths = np.arange(len(totals))
+    return _tree(root, ids[: len(totals) - 1], depths - 1, depths, totals)
 
 
 def best_first(
@@ -56,12 +65,10 @@ def best_first(
 ) -> DraftTree:
     """The root and the `budget` prefixes of highest summed log-probability, in descending order of it.
 
-    `vocabulary[c]` is the token id of logits column c (identity if None). If fewer than `budget` prefixes
-    exist (small vocabulary), the tree holds all of them. A logit of -inf marks an impossible token: a CPU
-    build leaves out every prefix that holds one; elsewhere the size may not depend on the data, so where
-    fewer than `budget` prefixes are possible the remaining nodes are impossible ones, last in the tree, with
-    log-probability -inf. Raises ValueError on a budget below 0 or above MAX_BUDGET, on NaN or +inf logits,
-    and on shapes, dtypes or devices that do not fit. Source: DDTree, best-first tree construction.
+    `vocabulary[c]` is the token id of logits column c (identity if None). If fewer than `budget` prefixes are
+    possible (small vocabulary, logits of -inf), the tree holds all of them. Raises ValueError on a budget
+    below 0 or above MAX_BUDGET, on NaN or +inf logits, and on shapes, dtypes or devices that do not fit.
+    Source: DDTree, best-first tree construction.
 
     >>> logits = torch.tensor([[0.5, 0.3, 0.2], [0.9, 0.1, 0.0]]).log()
     >>> print(best_first(7, logits, budget=4))
@@ -76,13 +83,24 @@ def best_first(
         raise ValueError(f"budget must be from 0 to {MAX_BUDGET} draft nodes, got {budget}")
     logits = draft_logits.detach()[:budget]  # a prefix of d tokens needs the d - 1 shorter ones in the tree
     if len(logits) == 0:
-        return DraftTree.root_only(root, logits.device)
-    tokens = _top_tokens(logits, vocabulary, budget)
-    select = select_on_host if logits.device.type == "cpu" else select_on_device
-    return select(root, tokens, budget)
+        return DraftTree.root_only(root)
+    return _select(root, _top_tokens(logits, vocabulary, budget), budget)
 
 
-def _top_tokens(logits: Tensor, vocabulary: Tensor | None, budget: int) -> DraftTokens:
+@dataclass(frozen=True)
+class _DraftTokens:
+    """Draft tokens: ids, positions (0 = the first), log-probabilities, and scores behind the greedy prefix.
+
+    In descending order of their scores, hence those of one position in descending order of probability.
+    """
+
+    ids: Float[np.ndarray, "tokens"]  # float64 too
+    positions: Int[np.ndarray, "tokens"]
+    log_probs: Float[np.ndarray, "tokens"]  # float64
+    scores: Float[np.ndarray, "tokens"]  # float64
+
+
+def _top_tokens(logits: Tensor, vocabulary: Tensor | None, budget: int) -> _DraftTokens:
     """The tokens that can occur in the tree: the `budget` best behind a greedy prefix, all positions alike.
 
     The greedy prefix followed by a token is the best of all prefixes that hold this token at this position,
@@ -99,11 +117,11 @@ def _top_tokens(logits: Tensor, vocabulary: Tensor | None, budget: int) -> Draft
     maxima = logits[:, : size * stride].unflatten(1, (size, stride)).amax(1)  # (depth, stride)
     peak = torch.cat((maxima, logits[:, size * stride :]), dim=1).amax(1)
     greedy = _greedy_log_probs(logits, peak)
-    before = _running_sums(greedy[:-1], start=-1.0)  # (depth,), scores of the greedy prefixes
+    before = torch.cat((greedy.new_full((1,), -1.0), greedy[:-1])).cumsum(0)  # (depth,), of greedy prefixes
     peak = peak.double().clamp_(min=IMPOSSIBLE)
 
     scores = _log_probs(maxima, peak[:, None], greedy[:, None]).add_(before[:, None]).flatten()
-    best = leading(scores, min(count, depth * stride))
+    best = _leading(scores, min(count, depth * stride))
     members = groups.first.index_select(0, best)[:, None] + groups.offsets  # (groups, size)
     rows = groups.row.index_select(0, best)[:, None].expand_as(members)
     cells = torch.cat((members.flatten(), groups.left_over))  # (candidates,), counted through all rows
@@ -111,16 +129,14 @@ def _top_tokens(logits: Tensor, vocabulary: Tensor | None, budget: int) -> Draft
 
     log_probs = _log_probs(logits.take(cells), peak.index_select(0, rows), greedy.index_select(0, rows))
     scores = before.index_select(0, rows).add_(log_probs)
-    best = leading(scores, count, places=cells)
+    best = _leading(scores, count, places=cells)
     rows, cells = rows.index_select(0, best), cells.index_select(0, best)
-    return DraftTokens(
-        ids=token_ids(cells - rows * vocab, vocabulary),
-        positions=rows,
-        log_probs=log_probs.index_select(0, best),
-        scores=scores.index_select(0, best),
-        depth=depth,
-        vocab=vocab,
-    )
+    ids = token_ids(cells - rows * vocab, vocabulary)
+    found = (ids, rows, log_probs.index_select(0, best), scores.index_select(0, best))
+    host = torch.cat((greedy, *found)).cpu().numpy()  # one transfer: float64, exact for ids and rows
+    _check_numbers(host[:depth])
+    ids, positions, log_probs, scores = host[depth:].reshape(len(found), count)
+    return _DraftTokens(ids, positions.astype(np.int64), log_probs, scores)
 
 
 class _Groups(NamedTuple):
@@ -153,8 +169,6 @@ def _greedy_log_probs(logits: Tensor, peak: Tensor) -> Tensor:
     wide = torch.promote_types(logits.dtype, torch.float32)
     greedy = logits.log_softmax(-1, dtype=wide).amax(-1)
     greedy = greedy.masked_fill(peak == -torch.inf, -torch.inf)  # else NaN where no token is possible
-    sentence = "draft logits must not be NaN or +inf: check the drafter's weights and the dtype it runs in"
-    require((greedy == greedy).all(), sentence)
     return _summable(greedy.double())
 
 
@@ -168,8 +182,74 @@ def _summable(log_probs: Tensor) -> Tensor:
     return log_probs.mul_(2.0**36).round_().mul_(2.0**-36).clamp_(min=IMPOSSIBLE)
 
 
-def _running_sums(values: Tensor, start: float) -> Tensor:
-    return torch.cat((values.new_full((1,), start), values)).cumsum(0)
+def _leading(scores: Tensor, count: int, places: Tensor | None = None) -> Tensor:
+    """Indices of the `count` highest scores (float64, at most -1), best first; ties go to the lower place."""
+    # topk breaks ties as it likes and a stable sort costs ten times as much, so keys are made unique: places
+    # move them apart by 2^-50, relatively, far below the float32 resolution of the log-probabilities. This is
+    # why scores start at -1: zeros, the log-probabilities of certain tokens, would not move.
+    places = _places(len(scores), scores.device) if places is None else places.double()
+    return torch.addcmul(scores, scores, places, value=2.0**-50).topk(count).indices
+
+
+@lru_cache(maxsize=64)
+def _places(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, dtype=torch.float64, device=device)
+
+
+def _check_numbers(greedy: np.ndarray) -> None:
+    """One NaN or +inf makes the greedy log-probability of its position NaN."""
+    if np.isnan(greedy).any():
+        raise ValueError(
+            "draft logits must not be NaN or +inf: check the drafter's weights and the dtype it runs in"
+        )
+
+
+def _select(root: int, tokens: _DraftTokens, budget: int) -> DraftTree:
+    """The `budget` best prefixes of these tokens, level by level, without those that are impossible."""
+    positions = tokens.positions
+    by_position = positions.argsort(kind="stable")
+    sizes = np.bincount(positions)
+    ends = sizes.cumsum()
+    starts = ends - sizes
+    log_probs = tokens.log_probs[by_position]
+    # Each token behind the greedy prefix is one prefix: if there are `budget` tokens, as many prefixes reach
+    # the lowest of their scores, and none below that needs a look. Impossible ones stay out in any case.
+    floor = IMPOSSIBLE / 10
+    if len(tokens.scores) == budget:
+        floor = max(floor, tokens.scores.min())
+
+    scores = np.full(1, -1.0)
+    levels, picks = [scores], []
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        joined = (scores[:, None] + log_probs[start:end]).ravel()
+        pick = (joined >= floor).nonzero()[0]
+        if len(scores) > 1 and end - start > 1:  # else in order already
+            pick = pick[(-joined[pick]).argsort(kind="stable")][:budget]
+        scores = joined[pick]
+        levels.append(scores)
+        picks.append(pick)
+
+    all_scores = np.concatenate(levels)  # the root, then level after level
+    widths = [len(level) for level in levels]
+    kept = (-all_scores).argsort(kind="stable")[: budget + 1]
+    depths = np.arange(len(levels)).repeat(widths)[kept]
+    node_at = np.empty_like(all_scores, dtype=np.int64)
+    node_at[kept] = np.arange(len(kept))
+    position = depths[1:] - 1  # (N - 1,), as all that follows: the root is set apart
+    above, rank = np.divmod(np.concatenate(picks)[kept[1:] - 1], sizes[position])
+    level_start = np.array([0, *accumulate(widths)])[position]
+    parents = np.full_like(kept, -1)
+    parents[1:] = node_at[level_start + above]
+    ids = tokens.ids[by_position[starts[position] + rank]]
+    return _tree(root, ids, parents, depths, all_scores[kept] + 1)
+
+
+def _tree(
+    root: int, ids: np.ndarray, parents: np.ndarray, depths: np.ndarray, totals: np.ndarray
+) -> DraftTree:
+    """Of the draft nodes' ids (N - 1,); the other columns (N,) hold the root too."""
+    tokens = np.concatenate(([root], ids)).astype(np.int64)
+    return DraftTree(*map(torch.from_numpy, (tokens, parents, depths, totals.astype(np.float32))))
 
 
 def token_ids(columns: Int[Tensor, "*n"], vocabulary: Int[Tensor, "vocab"] | None) -> Int[Tensor, "*n"]:

@@ -17,7 +17,7 @@ from ddtree_core.models import ModelPair, Target, load_pair
 from ddtree_core.models.draft_config import DFlashConfig
 from ddtree_core.models.drafter import DFlashModel
 from ddtree_core.models.tiny import MASK_TOKEN_ID
-from ddtree_core.trees import DraftTree
+from ddtree_core.trees import Acceptance, DraftTree
 from tests.decoding.drafts import Remembered
 
 TINY = ("tiny-llama", "tiny-qwen3", "tiny-sliding", "tiny-qwen3_5")
@@ -97,7 +97,7 @@ class TestRounds:
         for r in generation.rounds:
             assert len(r.target_tokens) == len(r.tree)
             assert r.path == r.tree.path(r.path[-1])
-            whole = [*r.tree.token_ids[r.path[1:]].tolist(), r.bonus]
+            whole = Acceptance(r.path, r.bonus).tokens(r.tree)
             assert whole == [r.target_tokens[node] for node in r.path]  # each is the target's choice above it
             assert r.tokens == whole[: len(r.tokens)]
             # The walk went on to the end: no child carries the bonus token.

@@ -49,6 +49,9 @@ def main() -> None:
     model: Any = build("qwen3_5")
     check_supported(model)  # while it has values
     _setup_privateuseone_for_python_backend("chip")
+    depths = torch.arange(8)
+    tree = DraftTree(depths, depths - 1, depths, torch.zeros(8))
+    tensors = vars(tree) | {"ancestor_mask": tree.ancestor_mask}  # made here, where they have numbers
     torch.tensor = zeros
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
         for chip, modules in enumerate(
@@ -59,8 +62,8 @@ def main() -> None:
         ):
             for module in modules:
                 place(module, chip)
-        numbers = torch.zeros(8, dtype=torch.long, device="chip:0")
-        tree = DraftTree(numbers, numbers, numbers, numbers.float())
+        for name, tensor in tensors.items():
+            vars(tree)[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="chip:0")
         target: Any = Target(model, (0, 3))
         # Inference mode and fake devices do not go together.
         type(target).prefill.__wrapped__(target, torch.zeros(11, dtype=torch.long))

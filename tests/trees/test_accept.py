@@ -5,7 +5,7 @@ import torch
 from beartype import beartype
 from jaxtyping import TypeCheckError, jaxtyped
 
-from ddtree_core.trees import Acceptance, DraftTree, linear_chain, tree_walk
+from ddtree_core.trees import RULES, Acceptance, DraftTree, linear_chain, tree_walk
 
 R, A, B, C, D, E, X = range(10, 17)
 
@@ -35,16 +35,12 @@ EXAMPLES = {
 }
 
 
-def emitted(tree: DraftTree, accepted: Acceptance) -> list[int]:
-    return [*tree.token_ids[accepted.path[1:]].tolist(), accepted.bonus]
-
-
 @pytest.mark.parametrize("case", EXAMPLES)
 def test_worked_examples(case):
     tokens, parents, target, linear, walked = EXAMPLES[case]
     tree, target = make(tokens, parents), torch.tensor(target)
-    assert emitted(tree, linear_chain(tree, target)) == linear
-    assert emitted(tree, tree_walk(tree, target)) == walked
+    assert linear_chain(tree, target).tokens(tree) == linear
+    assert tree_walk(tree, target).tokens(tree) == walked
 
 
 def test_linear_chain_follows_the_flattened_order_not_the_tree():
@@ -135,7 +131,7 @@ def test_walk_accepts_at_least_the_chain_that_the_tree_contains():
     assert max(gains) > 0
 
 
-@pytest.mark.parametrize("rule", [tree_walk, linear_chain])
+@pytest.mark.parametrize("rule", RULES.values())
 @pytest.mark.parametrize("shape", [(2,), (4,), (3, 1), ()])
 def test_one_target_token_per_node(rule, shape):
     tree = make([R, A, B], [-1, 0, 0])
@@ -143,7 +139,7 @@ def test_one_target_token_per_node(rule, shape):
         rule(tree, torch.zeros(shape, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("rule", [tree_walk, linear_chain])
+@pytest.mark.parametrize("rule", RULES.values())
 def test_results_are_plain_integers_whatever_the_dtype(rule):
     tree = make([R, A, B], [-1, 0, 0])
     accepted = rule(tree, torch.tensor([A, X, X], dtype=torch.int32))
@@ -151,7 +147,7 @@ def test_results_are_plain_integers_whatever_the_dtype(rule):
     assert {type(value) for value in (*accepted.path, accepted.bonus)} == {int}
 
 
-@pytest.mark.parametrize("rule", [tree_walk, linear_chain])
+@pytest.mark.parametrize("rule", RULES.values())
 def test_shape_annotations_are_enforced(rule):
     typed = jaxtyped(typechecker=beartype)(rule)
     tree = make([R, A, B], [-1, 0, 0])

@@ -10,23 +10,13 @@ import torch
 from beartype import beartype
 from jaxtyping import TypeCheckError, jaxtyped
 
-from ddtree_core.trees import MAX_BUDGET, DraftTree, best_first, build, chain, selection
+from ddtree_core.trees import MAX_BUDGET, DraftTree, best_first, chain
 from tests.trees import heap_reference
 
 ROOT = 999
 INF = float("inf")
 GOLDEN = np.load(Path(__file__).parents[1] / "data" / "draft_trees.npz")
 CASES = sorted({key.split("/")[0] for key in GOLDEN.files})
-FIELDS = ("token_ids", "parents", "depths", "log_probs")
-
-
-def on_device(root: int, logits: torch.Tensor, budget: int) -> DraftTree:
-    """The form for devices, run on CPU tensors."""
-    tokens = build._top_tokens(logits[:budget], None, budget)
-    return selection.select_on_device(root, tokens, budget)
-
-
-FORMS = {"host": best_first, "device": on_device}
 
 
 def root_paths(token_ids, parents) -> list[tuple[int, ...]]:
@@ -56,14 +46,13 @@ def random_logits(generator: torch.Generator, max_vocab: int) -> tuple[torch.Ten
     return scale * torch.randn(depth, vocab, generator=generator), budget
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("case", CASES)
-def test_reference_trees(case, form):
+def test_reference_trees(case):
     """Made with the method's reference builder: token ids, depths and parents, and packed ancestor masks."""
     keys = ("logits", "budget", "token_ids", "parents", "visibility")
     data = {key: GOLDEN[f"{case}/{key}"] for key in keys}
     logits, budget = torch.from_numpy(data["logits"]), int(data["budget"])
-    tree = best_first(ROOT, logits, budget) if budget == 0 else FORMS[form](ROOT, logits, budget)
+    tree = best_first(ROOT, logits, budget)
     expected = root_paths(data["token_ids"], data["parents"])
     paths = paths_of(tree)
     assert set(paths) == set(expected)
@@ -76,14 +65,13 @@ def test_reference_trees(case, form):
     assert np.array_equal(tree.ancestor_mask.numpy(), visible[np.ix_(order, order)])
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("max_vocab", [9, 300, 5000])
-def test_random_logits_against_the_heap(max_vocab, form):
+def test_random_logits_against_the_heap(max_vocab):
     """Small vocabularies exhaust themselves; large ones put columns into groups, with columns left over."""
     generator = torch.Generator().manual_seed(max_vocab)
     for _ in range(150):
         logits, budget = random_logits(generator, max_vocab)
-        tree = FORMS[form](ROOT, logits, budget)
+        tree = best_first(ROOT, logits, budget)
         expected = heap_reference.build(ROOT, logits, budget).root_paths()
         paths = paths_of(tree)[1:]
         assert set(paths) == set(expected)
@@ -94,19 +82,17 @@ def test_random_logits_against_the_heap(max_vocab, form):
         )
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_large_budgets_against_the_heap(form):
-    """Above 256 nodes the host form prunes harder; a confident drafter makes it count."""
+def test_large_budgets_against_the_heap():
+    """Undecided drafters make wide trees, confident ones deep trees."""
     generator = torch.Generator().manual_seed(5)
     for budget, confidence in ((300, 0.0), (512, 6.0), (1024, 12.0)):
         logits = 2 * torch.randn(15, 3000, generator=generator)
         logits[:, 17] += confidence
-        tree = FORMS[form](ROOT, logits, budget)
+        tree = best_first(ROOT, logits, budget)
         assert set(paths_of(tree)[1:]) == set(heap_reference.build(ROOT, logits, budget).root_paths())
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_brute_force_over_every_prefix(form):
+def test_brute_force_over_every_prefix():
     """Prefixes of up to 4 of 3 tokens, sorted by float64 log-probability: a tree is the first of them."""
     generator = torch.Generator().manual_seed(2)
     for _ in range(40):
@@ -116,50 +102,45 @@ def test_brute_force_over_every_prefix(form):
         values = path_log_probs(prefixes, logits)
         ranking = [prefixes[i] for i in values.argsort(descending=True).tolist()]
         for budget in (1, 2, 5, 17, 64, 119, 120, 500):
-            assert paths_of(FORMS[form](ROOT, logits, budget))[1:] == ranking[:budget]
+            assert paths_of(best_first(ROOT, logits, budget))[1:] == ranking[:budget]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_nodes_come_in_order_of_log_probability(form):
+def test_nodes_come_in_order_of_log_probability():
     logits, budget = random_logits(torch.Generator().manual_seed(3), 200)
-    log_probs = FORMS[form](ROOT, logits, budget).log_probs
+    log_probs = best_first(ROOT, logits, budget).log_probs
     assert (log_probs[1:] <= log_probs[:-1]).all()
 
 
 # ties
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_equal_tokens_go_by_column_and_equal_prefixes_by_parent(form):
+def test_equal_tokens_go_by_column_and_equal_prefixes_by_parent():
     """Four tokens of probability 1/4 at each of two positions: log 1/4 four times, then log 1/16."""
-    tree = FORMS[form](ROOT, torch.zeros(2, 4), 10)
+    tree = best_first(ROOT, torch.zeros(2, 4), 10)
     assert tree.token_ids.tolist() == [ROOT, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
     assert tree.parents.tolist() == [-1, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_probability_one_puts_parents_before_children(form):
+def test_probability_one_puts_parents_before_children():
     """Log-probabilities of 0 all down a chain: by score alone the nodes could come in any order."""
     for certain in (torch.tensor([-INF, 0.0, -INF]), torch.tensor([-500.0, 500.0, -500.0])):
         logits = certain.repeat(7, 1)
-        tree = FORMS[form](ROOT, logits, 7)
+        tree = best_first(ROOT, logits, 7)
         assert tree.token_ids.tolist() == [ROOT] + [1] * 7
         assert tree.parents.tolist() == list(range(-1, 7))
         assert tree.log_probs.tolist() == [0.0] * 8
-        assert FORMS[form](ROOT, logits, 3).depths.tolist() == [0, 1, 2, 3]
+        assert best_first(ROOT, logits, 3).depths.tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_shallower_goes_first(form):
+def test_shallower_goes_first():
     """p = 1/2, 1/2, then certainty: (0), (1), (0 0), (1 0) all have 1/2; depth decides, then the parent."""
     logits = torch.tensor([[0.0, 0.0], [0.0, -INF]])
-    tree = FORMS[form](ROOT, logits, 4)
+    tree = best_first(ROOT, logits, 4)
     assert paths_of(tree) == [(), (0,), (1,), (0, 0), (1, 0)]
-    assert paths_of(FORMS[form](ROOT, logits, 3)) == [(), (0,), (1,), (0, 0)]
+    assert paths_of(best_first(ROOT, logits, 3)) == [(), (0,), (1,), (0, 0)]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_tie_rule_against_a_heap_with_the_same_rule(form):
+def test_tie_rule_against_a_heap_with_the_same_rule():
     """Integer logits, the same at each position: prefixes tie by the dozen, whatever the order of adding.
 
     The heap pops ties by depth, parent and rank; its log-probabilities are multiples of 2^-36, so its sums
@@ -177,19 +158,9 @@ def test_tie_rule_against_a_heap_with_the_same_rule(form):
         ranked = (logits.double() - logits.max() + best).sort(descending=True, stable=True)
         rows = ([ranked.values.tolist()] * depth, [ranked.indices.tolist()] * depth)
         expected = heap_reference.select(ROOT, *rows, budget)
-        tree = FORMS[form](ROOT, logits.expand(depth, vocab), budget)
+        tree = best_first(ROOT, logits.expand(depth, vocab), budget)
         assert tree.token_ids.tolist() == expected.token_ids
         assert tree.parents.tolist() == expected.parents
-
-
-def test_host_and_device_forms_build_the_same_tree_node_by_node():
-    """bfloat16 logits, where tokens of a large vocabulary tie all the time."""
-    generator = torch.Generator().manual_seed(6)
-    for _ in range(100):
-        logits, budget = random_logits(generator, 3000)
-        trees = [form(ROOT, logits.bfloat16(), budget) for form in FORMS.values()]
-        for name in FIELDS:
-            assert torch.equal(*(getattr(tree, name) for tree in trees)), name
 
 
 # impossible tokens
@@ -213,17 +184,6 @@ def test_position_without_possible_token_ends_the_tree():
     assert len(best_first(ROOT, logits[1:], 50)) == 1
     assert chain(ROOT, logits).depths.tolist() == [0, 1]
     assert len(chain(ROOT, logits[1:])) == 1
-
-
-def test_device_form_fills_up_with_impossible_nodes_last():
-    """Its size may not depend on the data; the possible nodes are the same and lead."""
-    logits = torch.full((3, 50), -INF)
-    logits[:, 7], logits[:, 30] = 1.0, 0.0
-    tree, possible = on_device(ROOT, logits, 40), best_first(ROOT, logits, 40)
-    assert len(tree) == 41
-    assert paths_of(tree)[: len(possible)] == paths_of(possible)
-    assert (tree.log_probs[len(possible) :] == -INF).all()
-    assert len(set(paths_of(tree))) == 41
 
 
 # the greedy chain
@@ -277,9 +237,7 @@ def test_strided_logits_that_want_gradients_inside_and_outside_inference_mode():
     before = logits.clone()
     with torch.inference_mode():
         assert paths_of(best_first(ROOT, logits.T, 25)) == expected
-        assert paths_of(on_device(ROOT, logits.T, 25)) == expected
     assert paths_of(best_first(ROOT, logits.requires_grad_().T, 25)) == expected
-    assert paths_of(on_device(ROOT, logits.detach().T, 25)) == expected
     assert torch.equal(logits, before)
 
 
@@ -321,20 +279,6 @@ def test_bad_input_is_one_sentence(change, sentence):
     with pytest.raises(ValueError, match=sentence) as error:
         best_first(**(good | change))
     assert "\n" not in str(error.value)
-
-
-# devices
-
-
-@pytest.mark.parametrize(("depth", "vocab", "budget"), [(15, 1000, 64), (3, 4, 500), (7, 50, 5), (2, 9, 0)])
-def test_no_number_is_read_back(depth, vocab, budget):
-    """Meta tensors have no numbers: reading one, or a size that depends on one, would raise."""
-    logits = torch.empty(depth, vocab, device="meta")
-    possible = sum(vocab**length for length in range(1, depth + 1))
-    tree = best_first(ROOT, logits, budget, torch.empty(vocab, dtype=torch.int64, device="meta"))
-    assert len(tree) == 1 + min(budget, possible)
-    assert tree.ancestor_mask.shape == (len(tree), len(tree))
-    assert len(chain(ROOT, logits)) == 1 + depth
 
 
 def test_shape_annotations_are_enforced():

@@ -20,9 +20,7 @@ from ddtree_core.decoding import Sampler, generate
 from ddtree_core.decoding.loop import rounds
 from ddtree_core.decoding.stopping import Stopper
 from ddtree_core.models import ModelPair, Target
-from ddtree_core.trees import DraftTree, best_first, chain, linear_chain, tree_walk
-
-RULES = {"linear": linear_chain, "walk": tree_walk}
+from ddtree_core.trees import RULES, DraftTree, best_first, chain
 
 
 @dataclass(frozen=True)
@@ -65,25 +63,6 @@ def all_designs() -> list[Design]:
     return [CHAIN, *(Design(*choice) for choice in parts)]
 
 
-def flattened(tree: DraftTree, order: str) -> tuple[DraftTree, list[int]]:
-    """The same tree with its nodes breadth first or depth first, children as they were, and its old indices.
-
-    Raises `ValueError` for an order other than "bfs" and "dfs".
-    """
-    if order not in ("bfs", "dfs"):
-        raise ValueError(f"unknown order {order!r}; expected 'bfs' or 'dfs'")
-    nodes, waiting = [], [0]
-    while waiting:
-        node = waiting.pop(0)
-        nodes.append(node)
-        waiting = waiting + tree.children(node) if order == "bfs" else tree.children(node) + waiting
-    place = {node: i for i, node in enumerate(nodes)}
-    parents = [place.get(int(tree.parents[node]), -1) for node in nodes]
-    index = torch.tensor(nodes, device=tree.device)
-    token_ids, depths, log_probs = (t[index] for t in (tree.token_ids, tree.depths, tree.log_probs))
-    return DraftTree(token_ids, torch.tensor(parents, device=tree.device), depths, log_probs), nodes
-
-
 class ServerTarget(Target):
     """A target that verifies and commits as a design says, right or wrong."""
 
@@ -121,8 +100,8 @@ class UnhookedTarget(Target):
 
 def _as_chain(tree: DraftTree) -> DraftTree:
     """The nodes as one chain: its mask is the causal one, its positions are counted one by one."""
-    order = torch.arange(len(tree), device=tree.device)
-    return DraftTree(tree.token_ids, order - 1, order, tree.log_probs)
+    order = torch.arange(len(tree))
+    return DraftTree(tree.token_ids.cpu(), order - 1, order, tree.log_probs.cpu()).to(tree.device)
 
 
 @dataclass(frozen=True)
@@ -143,7 +122,7 @@ def try_design(
 
     def grow(root: int, logits: Tensor, vocabulary: Tensor | None = None) -> DraftTree:
         build = chain if design.draft == "chain" else partial(best_first, budget=budget)
-        return flattened(build(root, logits, vocabulary=vocabulary), design.order)[0]
+        return build(root, logits, vocabulary=vocabulary).reordered(design.order)[0]
 
     stopper = Stopper(pair.tokenizer, pair.stop_ids, (), len(reference))
     _, *made = rounds(

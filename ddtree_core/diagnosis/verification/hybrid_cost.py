@@ -36,7 +36,7 @@ def held_bytes(needs: Footprint, nodes: int) -> int:
             f"{needs.pair.target} has no linear layers, so nothing is held; choose a hybrid target"
         )
     order = torch.arange(nodes)
-    tree = DraftTree(*(column.to("meta") for column in (order, order - 1, order, torch.zeros(nodes))))
+    tree = DraftTree(order, order - 1, order, torch.zeros(nodes)).to("meta")
     with tree_layers(layers[:1], tree):
         layers[0](
             torch.empty(1, nodes, model.config.hidden_size, dtype=needs.dtype, device="meta"), cache=cache

@@ -13,7 +13,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from ddtree_core.diagnosis.verification.designs import flattened
 from ddtree_core.models import Target
 from ddtree_core.models.cache import RecurrentLayer
 from ddtree_core.trees import DraftTree
@@ -72,7 +71,7 @@ def shaped_tree(shape: str, nodes: int, vocab: int, generator: torch.Generator) 
         depths.append(depths[parents[-1]] + 1)
     tokens = torch.randperm(vocab, generator=generator)[:nodes]
     tree = DraftTree(tokens, torch.tensor(parents), torch.tensor(depths), torch.zeros(nodes))
-    return flattened(tree, "dfs")[0]
+    return tree.reordered("dfs")[0]
 
 
 @torch.inference_mode()

@@ -7,9 +7,7 @@ from typing import Any
 import torch
 
 from ddtree_core.decoding.records import Round
-from ddtree_core.diagnosis.verification.designs import RULES, flattened
-from ddtree_core.trees import DraftTree, linear_chain
-from ddtree_core.trees.kernels import walk_batch
+from ddtree_core.trees import RULES, DraftTree, linear_chain, walk_batch
 
 # The worked cases of the diagnosis: flat tokens, parents, the target's choice at every node. X is any token
 # that no draft carries. In E4 the masks differ: under a tree mask the last choice was made after (R, B),
@@ -43,27 +41,23 @@ def spell(tokens: Sequence[int]) -> str:
 
 def emitted(rule: str, tree: DraftTree, target_tokens: Sequence[int]) -> list[int]:
     """Tokens that "linear" or "walk" commits: the accepted draft tokens, then the bonus token."""
-    accepted = RULES[rule](tree, torch.tensor(list(target_tokens)))
-    return [*tree.token_ids[accepted.path[1:]].tolist(), accepted.bonus]
+    return RULES[rule](tree, torch.tensor(list(target_tokens))).tokens(tree)
 
 
 def walk_cases() -> dict[str, list[int]]:
-    """What the batched tree walk of `trees.kernels` commits on all worked cases, in one call."""
+    """What the batched tree walk of `trees.batch_walk` commits on all worked cases, in one call."""
     sizes = [len(tokens) for tokens, _, _ in CASES.values()]
     tokens, parents, chosen = (
         torch.tensor([*chain.from_iterable(part)]) for part in zip(*CASES.values(), strict=True)
     )
     starts = torch.tensor([0, *accumulate(sizes)])
     accepted = walk_batch(tokens, parents, starts, chosen).to_list()
-    return {
-        name: [*(flat[node] for node in one.path[1:]), one.bonus]
-        for (name, (flat, _, _)), one in zip(CASES.items(), accepted, strict=True)
-    }
+    return {name: one.tokens(case_tree(name)) for name, one in zip(CASES, accepted, strict=True)}
 
 
 def reordered_round(made: Round, order: str) -> tuple[DraftTree, list[int]]:
     """A round's tree and the target's choice at every node, flattened "bfs" or "dfs"."""
-    tree, nodes = flattened(made.tree, order)
+    tree, nodes = made.tree.reordered(order)
     return tree, [made.target_tokens[node] for node in nodes]
 
 
@@ -71,7 +65,7 @@ def linear_path(made: Round, order: str) -> list[int]:
     """Nodes of the round's own tree that the linear rule accepts, root first, as far as they are a path of
     it.
     """
-    tree, nodes = flattened(made.tree, order)
+    tree, nodes = made.tree.reordered(order)
     accepted = linear_chain(tree, torch.tensor([made.target_tokens[node] for node in nodes])).path
     path = [0]
     for place in accepted[1:]:

@@ -13,31 +13,10 @@ from ddtree_core.diagnosis.verification.designs import (
     Design,
     all_designs,
     compare_designs,
-    flattened,
     try_design,
 )
 from ddtree_core.diagnosis.vllm import rules
-from ddtree_core.trees import DraftTree, tree_walk
-
-# Root 0 with children 1 and 2; 3 and 5 below 1, 4 below 2 (as a best-first builder might order them).
-TREE = DraftTree(
-    token_ids=torch.tensor([10, 11, 12, 13, 14, 15]),
-    parents=torch.tensor([-1, 0, 0, 1, 2, 1]),
-    depths=torch.tensor([0, 1, 1, 2, 2, 2]),
-    log_probs=torch.tensor([0.0, -0.5, -1.0, -1.5, -2.0, -2.5]),
-)
-
-
-def test_flattening_by_hand():
-    breadth, nodes = flattened(TREE, "bfs")
-    assert nodes == [0, 1, 2, 3, 5, 4]  # level by level, the children of one parent together
-    assert breadth.token_ids.tolist() == [10, 11, 12, 13, 15, 14]
-    assert breadth.parents.tolist() == [-1, 0, 0, 1, 1, 2]
-    depth, nodes = flattened(TREE, "dfs")
-    assert nodes == [0, 1, 3, 5, 2, 4]
-    assert depth.parents.tolist() == [-1, 0, 1, 1, 0, 4]
-    with pytest.raises(ValueError, match="unknown order 'xyz'"):
-        flattened(TREE, "xyz")
+from ddtree_core.trees import tree_walk
 
 
 def test_there_are_33_distinct_designs():

@@ -83,8 +83,7 @@ def random_trees(
 
 
 def emitted(tree: DraftTree, target: list[int], rule: Callable) -> list[int]:
-    acceptance = rule(tree, torch.tensor(target))
-    return [*tree.token_ids[acceptance.path[1:]].tolist(), acceptance.bonus]
+    return rule(tree, torch.tensor(target)).tokens(tree)
 
 
 def random_case(rng: np.random.Generator, count: int) -> tuple[list[list[int]], list[list[int]], tuple]:

@@ -12,7 +12,7 @@ from ddtree_core.decoding.records import Generation, Round
 from ddtree_core.reporting.tree import TreeView, rounds_svg, tree_svg
 from ddtree_core.reporting.tree.labels import cells, printable, shorten, visible
 from ddtree_core.reporting.tree.layout import layout
-from ddtree_core.trees.draft_tree import DraftTree
+from ddtree_core.trees import Acceptance, DraftTree
 
 SVG = "{http://www.w3.org/2000/svg}"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -39,7 +39,7 @@ def random_tree(nodes: int, seed: int) -> DraftTree:
 
 
 def make_round(tree: DraftTree, path: list[int], bonus: int = 99, index: int = 1) -> Round:
-    tokens = [*tree.token_ids[path[1:]].tolist(), bonus]
+    tokens = Acceptance(path, bonus).tokens(tree)
     return Round(index, tree, [bonus] * len(tree), path, tokens, {"draft": 0.002, "verify": 0.07})
 
 

@@ -5,29 +5,23 @@ of all nodes, and counts every node, the root included (as vLLM's `cu_num_logits
 leaves out both the roots and the leading 0). Node numbers, in `parents` as in the result, count from the root
 of their own request. Siblings carry distinct tokens, as in every DraftTree; this is not checked here.
 
-Two forms give the same result: a Triton kernel, one program per request, and torch operations on all nodes at
-once. Triton is optional and slow to import, so it is imported when first used. On a CPU the kernel runs in
-Triton's interpreter, if TRITON_INTERPRET=1 is set before triton is imported.
+Two forms give the same result: torch operations on all nodes at once, and the Triton kernel of `triton_walk`,
+which is imported when first used.
 """
 
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from typing import Any, Literal
+from types import ModuleType
+from typing import Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from ddtree_core.trees.accept import Acceptance
-from ddtree_core.trees.draft_tree import require
 
 INTEGERS = (torch.int32, torch.int64)
-NATIVE = "JITFunction"  # Triton's class of functions that a GPU runs; it has another for its interpreter
 OFFSETS = "cu_nodes must start at 0, end at the number of nodes, and grow by 1 or more (a root) per request"
 PARENTS = "each request needs its root first (parent -1) and 0 <= parents[i] < i at every other node i"
-
-tl: Any = None  # triton.language, a global because that is where Triton looks for it; see `_compiled`
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +84,8 @@ def walk_batch(
     if backend not in ("auto", "triton", "torch"):
         raise ValueError(f'unknown backend {backend!r}: expected "auto", "triton" or "torch"')
     if backend == "auto":
-        backend = "triton" if token_ids.is_cuda and type(_compiled()).__name__ == NATIVE else "torch"
+        kernel = _triton_walk() if token_ids.is_cuda else None
+        backend = "torch" if kernel is None or kernel.INTERPRETED else "triton"
     walk = _walk_triton if backend == "triton" else _walk_torch
     return walk(token_ids, parents, cu_nodes, target_tokens, max_length)
 
@@ -114,7 +109,7 @@ def compaction_index(acceptance: BatchAcceptance, histories: Int[Tensor, "reques
             f"expected one int32 or int64 history on {device} for each of {requests[0]} requests, "
             f"got {histories.dtype} of shape {tuple(histories.shape)} on {histories.device}"
         )
-    require((histories >= 0).all(), "histories must not be negative: they count committed positions")
+    _require((histories >= 0).all(), "histories must not be negative: they count committed positions")
     places = torch.arange(acceptance.nodes.shape[1], device=device)
     places = torch.minimum(places, acceptance.lengths[:, None] - 1)  # (requests, max_length)
     rows = histories[:, None].long()
@@ -126,17 +121,18 @@ def _walk_torch(
 ) -> BatchAcceptance:
     total, requests, device = len(token_ids), len(cu_nodes) - 1, token_ids.device
     starts, ends = cu_nodes[:-1].long(), cu_nodes[1:].long()
-    require((cu_nodes[0] == 0) & (cu_nodes[-1] == total) & (starts < ends).all(), OFFSETS)
+    _require((cu_nodes[0] == 0) & (cu_nodes[-1] == total) & (starts < ends).all(), OFFSETS)
     places = torch.arange(total, device=device)
     request = torch.searchsorted(ends, places, right=True)  # (total,)
     start = starts[request]
     nodes, is_root = places - start, places == start
-    require(((parents < nodes) & (parents >= -1) & ((parents < 0) == is_root)).all(), PARENTS)
+    _require(((parents < nodes) & (parents >= -1) & ((parents < 0) == is_root)).all(), PARENTS)
 
     above = start + parents.clamp(min=0)  # (total,), roots their own parents
     accepted = (token_ids == target_tokens[above]) | is_root
-    # Pointer doubling, as in `tree_walk`. A path is cut at max_length, so no node below matters; those whose
-    # root the jumps have not reached by then are dropped, because not all of their ancestors were looked at.
+    # Pointer doubling: `above` leads 1, 2, 4, ... levels up (a root to itself), and a node counts only if all
+    # of its ancestors do. A path is cut at max_length, so no node below matters; those whose root the jumps
+    # have not reached by then are dropped, because not all of their ancestors were looked at.
     for _ in range((min(max_length, total) - 1).bit_length()):
         accepted &= accepted[above]
         above = above[above]
@@ -156,13 +152,13 @@ def _walk_torch(
 def _walk_triton(
     token_ids: Tensor, parents: Tensor, cu_nodes: Tensor, target_tokens: Tensor, max_length: int
 ) -> BatchAcceptance:
-    kernel = _compiled()
+    kernel = _triton_walk()
     if kernel is None:
         raise ValueError(
             'backend "triton" needs triton, which is not installed: take backend "torch", or install it '
             'with: pip install "ddtree-core[vllm-diagnosis]"'
         )
-    if type(kernel).__name__ == NATIVE and not token_ids.is_cuda:
+    if not (kernel.INTERPRETED or token_ids.is_cuda):
         raise ValueError(
             f'backend "triton" needs tensors on a GPU, got {token_ids.device}: move them with .to(), take '
             'backend "torch", or set TRITON_INTERPRET=1 before triton is first imported'
@@ -174,60 +170,30 @@ def _walk_triton(
     nodes = torch.empty((requests, max_length), dtype=torch.int64, device=token_ids.device)
     lengths, bonus = nodes.new_empty(requests), nodes.new_empty(requests)
     with torch.cuda.device_of(token_ids):
-        kernel[requests,](*inputs, nodes, lengths, bonus, len(token_ids), max_length, num_warps=1)
+        walk = kernel.walk_kernel[requests,]
+        walk(*inputs, nodes, lengths, bonus, len(token_ids), max_length, num_warps=1)
     # The kernel checks what it reads anyway and reports a fault as a length.
     shortest = lengths.min()
-    require(shortest >= 0, OFFSETS)
-    require(shortest > 0, PARENTS)
+    _require(shortest >= 0, OFFSETS)
+    _require(shortest > 0, PARENTS)
     return BatchAcceptance(nodes, lengths, bonus)
 
 
-@cache
-def _compiled() -> Any:
-    """The kernel as a Triton function; None where triton is not installed."""
-    global tl
+def _triton_walk() -> ModuleType | None:
+    """The module of the kernel; None where triton is not installed."""
     try:
-        tl = import_module("triton.language")
+        import ddtree_core.trees.triton_walk as module
     except ImportError:
         return None
-    # Of the class of Triton's own functions, which TRITON_INTERPRET decided when triton was imported.
-    return type(tl.min)(_walk_kernel, do_not_specialize=["total", "max_length"])
+    return module
 
 
-def _walk_kernel(tokens, parents, cu_nodes, targets, nodes, lengths, bonus, total, max_length):
-    """One program walks one request; its length is -1 if the offsets are wrong, 0 if the parents are."""
-    block: tl.constexpr = 128  # pyright: ignore[reportInvalidTypeForm]  # nodes compared at once
-    request, last_request = tl.program_id(0).to(tl.int64), tl.num_programs(0) - 1
-    start = tl.load(cu_nodes + request).to(tl.int64)
-    end = tl.load(cu_nodes + request + 1).to(tl.int64)
-    fits = (start >= 0) & (start < end) & (end <= total)
-    fits = fits & ((request > 0) | (start == 0)) & ((request < last_request) | (end == total))
-    size = tl.where(fits, end - start, 0).to(tl.int32)
-    path = nodes + request * max_length
-    tl.store(path, 0)
-    node, length, faults = 0, 1, 0
-    # A child comes after its parent, so the walk never turns back to an earlier block: each is read once.
-    for first in range(0, size, block):
-        index = first + tl.arange(0, block)
-        inside = index < size
-        parent = tl.load(parents + start + index, mask=inside, other=-1)
-        is_child = inside & (parent >= 0) & (parent < index)
-        is_root = (index == 0) & (parent == -1)
-        faults += tl.sum((inside != (is_child | is_root)).to(tl.int32))
-        token = tl.load(tokens + start + index, mask=is_child, other=-1)
-        choice = tl.load(targets + start + parent, mask=is_child, other=-1)
-        chosen_at = tl.where(is_child & (token == choice), parent, -1).to(tl.int32)
-        child = tl.min(tl.where(chosen_at == node, index, size))  # `size` means that there is none
-        while (child < size) & (length < max_length):
-            tl.store(path + length, child)
-            node = child
-            length += 1
-            child = tl.min(tl.where(chosen_at == node, index, size))
-    for first in range(0, max_length, block):
-        place = first + tl.arange(0, block)
-        tl.store(path + place, -1, mask=(place >= length) & (place < max_length))
-    tl.store(bonus + request, tl.load(targets + start + node, mask=fits, other=-1))
-    tl.store(lengths + request, tl.where(fits, tl.where(faults > 0, 0, length), -1))
+def _require(holds: Bool[Tensor, ""], sentence: str) -> None:
+    """Raise ValueError(sentence) unless `holds`; off the CPU, assert it on the device without waiting."""
+    if holds.device.type != "cpu":
+        torch._assert_async(holds, sentence)  # pyright: ignore[reportPrivateImportUsage]
+    elif not holds:
+        raise ValueError(sentence)
 
 
 def _check_layout(token_ids: Tensor, parents: Tensor, cu_nodes: Tensor, target_tokens: Tensor) -> None:
