@@ -42,6 +42,7 @@ def tree_distance(target: Verifies, vocab_size: int) -> float:
     """
     ids = torch.arange(1, HISTORY + 1 + DECOYS + PATH + 1) * 7919 % vocab_size
     history, root, decoys, path = ids.split([HISTORY, 1, DECOYS, PATH])
+    path[0] = (decoys[0] + 1) % vocab_size  # siblings differ, also in a vocabulary of a few tokens
     below = torch.arange(DECOYS + 1, DECOYS + 1 + PATH)  # the path's nodes
     # Without branches, and from the beginning: what stands behind the root is the path alone.
     chain = torch.cat([history, root, path])
