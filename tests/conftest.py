@@ -1,6 +1,7 @@
 """What all tests share: loaded pairs, and how many threads torch takes."""
 
 import os
+import socket
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -44,3 +45,12 @@ def smollm2() -> ModelPair:
         if "cannot fetch" not in str(error):
             raise  # a wrong file or a full disk is a failure; only a lacking network is not
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)

@@ -8,7 +8,7 @@ import torch
 
 from ddtree_core.decoding.decode import generate
 from ddtree_core.decoding.prompts import Prompt, encode_prompt
-from ddtree_core.models.pairs import ModelPair
+from ddtree_core.models.pair import ModelPair
 
 
 def library_generate(pair: ModelPair, prompt_ids: Sequence[int], max_new_tokens: int) -> list[int]:

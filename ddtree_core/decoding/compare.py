@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from ddtree_core.decoding.records import Generation
-from ddtree_core.models.pairs import ModelPair
+from ddtree_core.models.pair import ModelPair
 
 
 @dataclass(frozen=True)

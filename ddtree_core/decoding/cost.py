@@ -6,7 +6,7 @@ from statistics import median
 import torch
 
 from ddtree_core.decoding.clock import Clock
-from ddtree_core.models.pairs import ModelPair
+from ddtree_core.models.pair import ModelPair
 from ddtree_core.trees import chain
 
 

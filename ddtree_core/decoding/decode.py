@@ -15,7 +15,7 @@ from ddtree_core.decoding.prompts import Prompt, encode_prompt
 from ddtree_core.decoding.records import Generation, Round
 from ddtree_core.decoding.sampling import Sampler
 from ddtree_core.decoding.stopping import Stopper
-from ddtree_core.models.pairs import ModelPair
+from ddtree_core.models.pair import ModelPair
 from ddtree_core.trees import MAX_BUDGET, best_first, chain
 
 Stop = int | str | Sequence[int | str]

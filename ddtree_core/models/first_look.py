@@ -8,17 +8,14 @@ target's own choice there.
 import math
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
+from ddtree_core.models.pair import ModelPair
 from ddtree_core.trees import DraftTree, token_ids
 
-if TYPE_CHECKING:
-    from ddtree_core.models.pairs import ModelPair
-
-NOTEBOOK = "06_low_acceptance_autopsy"
 # Predictable for any language model, but not without knowing the last token and what was read before.
 QUESTION = "Tom has 3 boxes with 12 apples in each box. How many apples does he have?"
 ANSWER = (
@@ -30,11 +27,13 @@ ANSWER = (
 STARTS, DRAFTS = 4, 8
 # Of the first drafted tokens. Small drafters of this workbook reach 0.47 and more; with a missing anchor, a
 # wrong mask token or rotary layout, another embedding, head, or target, or no context, they stay under 0.35.
-LEAST = 3 / 8
+LEAST_AGREEMENT = 3 / 8
+
+NEXT_STEP = "ddtree_core.diagnosis.acceptance.autopsy(pair)"  # named in every warning
 
 
 class PairWarning(UserWarning):
-    """A pair that loads, but whose drafts look wrong."""
+    """A pair that loads, but in which something looks wrong: its drafts, or what the registry says of it."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +80,8 @@ class FirstLook:
             Check(
                 check="first drafted tokens that are the target's choice",
                 measured=f"{self.agreed} of {self.drafted}",
-                expected=f"{math.ceil(LEAST * self.drafted)} or more",
-                right=self.agreement >= LEAST,
+                expected=f"{math.ceil(LEAST_AGREEMENT * self.drafted)} or more",
+                right=self.agreement >= LEAST_AGREEMENT,
             ),
         )
 
@@ -93,14 +92,13 @@ class FirstLook:
             if not check.right:
                 return (
                     f"drafts of {self.pair} look wrong ({check.check}: {check.measured}, expected "
-                    f"{check.expected}), so few of them will be accepted; notebook {NOTEBOOK} looks for the "
-                    f"cause"
+                    f"{check.expected}), so few of them will be accepted; {NEXT_STEP} looks for the cause"
                 )
         return None
 
 
 @torch.inference_mode()
-def first_look(pair: "ModelPair") -> FirstLook:
+def first_look(pair: ModelPair) -> FirstLook:
     """Let the target read one short text and the drafter draft at 32 places of it.
 
     It costs two passes of the target and one of the drafter per place. The text is fixed, so the same pair
@@ -126,10 +124,10 @@ def first_look(pair: "ModelPair") -> FirstLook:
     return FirstLook(pair.name, _dtype(pair), finite, agreed, drafted)
 
 
-def warn_if_wrong(pair: "ModelPair", stacklevel: int = 2) -> None:
+def warn_if_wrong(pair: ModelPair, stacklevel: int = 2) -> None:
     """Take a first look and give a `PairWarning` where it finds something, or where it fails.
 
-    Weights that load stay loaded: what stops the look, stops the first text as well, and is told there.
+    Weights that load stay loaded: what stops the look stops the first text as well, with its own error.
     """
     try:
         sentence = first_look(pair).warning
@@ -137,13 +135,13 @@ def warn_if_wrong(pair: "ModelPair", stacklevel: int = 2) -> None:
         reason = (str(error).strip().splitlines() or [""])[0]
         sentence = (
             f"a first look at {pair.name} failed ({type(error).__name__}: {reason}), so nothing is known of "
-            f"its acceptance; notebook {NOTEBOOK} looks closer"
+            f"its acceptance; {NEXT_STEP} looks closer"
         )
     if sentence:
         warnings.warn(sentence, PairWarning, stacklevel=stacklevel + 1)
 
 
-def _read(pair: "ModelPair") -> tuple[list[int], list[int]]:
+def _read(pair: ModelPair) -> tuple[list[int], list[int]]:
     """Token ids of question and answer, in the chat template where there is one."""
     tokenizer: Any = pair.tokenizer
     if tokenizer.chat_template is None:
@@ -158,6 +156,6 @@ def _read(pair: "ModelPair") -> tuple[list[int], list[int]]:
     return prompt, tokenizer(ANSWER, add_special_tokens=False).input_ids
 
 
-def _dtype(pair: "ModelPair") -> torch.dtype:
+def _dtype(pair: ModelPair) -> torch.dtype:
     weights = pair.draft.parameters() if isinstance(pair.draft, nn.Module) else ()
     return next((p.dtype for p in weights if p.is_floating_point()), pair.dtype)

@@ -1,7 +1,8 @@
 """What a pair needs in memory: weights, caches by layer, and what a draft tree adds; from configs alone."""
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,41 @@ import torch
 from huggingface_hub import hf_hub_download
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from ddtree_core.models.cache import UnsupportedModelError
 from ddtree_core.models.draft_config import DFlashConfig, parse_config, read_config
-from ddtree_core.models.loading import fetch
-from ddtree_core.models.pair_spec import DraftShape, PairSpec
-from ddtree_core.models.pairs import find_pair
+from ddtree_core.models.loading import fetch, locate
+from ddtree_core.models.pair_spec import DraftShape, PairSpec, Revisions
+from ddtree_core.models.registry import find_pair
 from ddtree_core.models.tiny import tiny_config
 
+GIB = 2**30
+CONTEXT = 4096  # tokens of prompt and answer, where nothing else is said
+BUDGET = 64  # nodes of a draft tree, likewise
+# An allowance per device, not a measurement: CUDA context, cuBLAS workspaces, the activations of a prefill.
+RESERVE = 1 * GIB
 GROWTH = 2  # caches of full attention double when full, so they may hold twice the rows in use
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a pair takes while it decodes, by part; printed in GiB."""
+
+    weights: int = 0  # of the target
+    drafter: int = 0
+    caches: int = 0  # of target and drafter, behind the whole context
+    tree: int = 0  # what verifying a tree adds
+    reserve: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(vars(self).values())
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in vars(self).items())
+        return f"{self.total / GIB:.1f} GiB ({parts})"
+
+
+PARTS = tuple(field.name for field in fields(Memory))
 
 
 @dataclass(frozen=True)
@@ -50,8 +79,27 @@ class Footprint:
         return sum(p.numel() for p in self.model.parameters())
 
     @property
+    def target_bytes(self) -> int:
+        return sum(p.numel() * p.element_size() for p in self.model.parameters())
+
+    @property
     def drafter_bytes(self) -> int:
         return self.draft.parameters * self.dtype.itemsize if self.draft else 0
+
+    def memory(self, context: int = CONTEXT, budget: int = BUDGET, devices: int = 1) -> Memory:
+        """What a generation of `context` tokens with trees of `budget` nodes takes, over all devices."""
+        whole = self.memory_of(self.target_bytes, range(len(self.layers)), True, context, budget)
+        return replace(whole, reserve=devices * RESERVE)
+
+    def memory_of(self, weights: int, layers: Iterable[int], head: bool, context: int, budget: int) -> Memory:
+        """What a device with these layers takes, without its reserve; the drafter lies beside the head."""
+        kept = [self.layers[i] for i in layers]
+        return Memory(
+            weights,
+            drafter=self.drafter_bytes * head,
+            caches=sum(layer.cache(context) for layer in kept) + self.draft_cache(context) * head,
+            tree=budget * (sum(layer.per_node for layer in kept) + self.logits_per_node * head),
+        )
 
     @property
     def draft_per_token(self) -> int:
@@ -82,29 +130,35 @@ class Footprint:
         return budget * (sum(layer.per_node for layer in self.layers) + self.logits_per_node)
 
 
-def footprint(pair: str | tuple[str, str], dtype: torch.dtype = torch.bfloat16) -> Footprint:
+def footprint(
+    pair: str | tuple[str, str] | PairSpec,
+    dtype: torch.dtype = torch.bfloat16,
+    revisions: Revisions = (None, None),
+) -> Footprint:
     """What a registry pair, or a target and a drafter as folders or hub ids, needs in `dtype`.
 
-    Registry rows need no network. Raises `PairError` for an unknown pair or a config out of reach, ValueError
-    for a target with layers whose caches are not known.
+    Registry rows need no network; of others the two config.json are read. Raises `PairError` for an unknown
+    pair or a config out of reach, `CheckpointError` for a drafter of another target, `UnsupportedModelError`
+    for layers whose caches are not known.
     """
     spec = find_pair(pair)
-    config = _target_config(spec)
+    config = _target_config(spec, revisions[0])
     with torch.device("meta"):
         model: Any = fetch(spec.target, lambda: AutoModelForCausalLM.from_config(config, dtype=dtype))
     text = model.config
     # A shape that leaves the vision tower out would be filled up by the library.
     known = spec.shape is None or "vision_config" in spec.shape or "text_config" not in spec.shape
     vision, layers = _vision_parameters(config) if known else None, _layers(text, dtype)
-    return Footprint(spec, dtype, model, _draft_shape(spec, text), layers, vision)
+    return Footprint(spec, dtype, model, _draft_shape(spec, text, revisions[1]), layers, vision)
 
 
-def _target_config(spec: PairSpec) -> PreTrainedConfig:
+def _target_config(spec: PairSpec, revision: str | None) -> PreTrainedConfig:
     if spec.tiny:
         return tiny_config(spec.tiny)
     if spec.shape:
         return AutoConfig.for_model(**copy.deepcopy(spec.shape))
-    return fetch(spec.target, lambda: AutoConfig.from_pretrained(spec.target))
+    target = locate(spec.target)
+    return fetch(target, lambda: AutoConfig.from_pretrained(target, revision=revision))
 
 
 def _vision_parameters(config: PreTrainedConfig) -> int:
@@ -115,12 +169,13 @@ def _vision_parameters(config: PreTrainedConfig) -> int:
         return sum(p.numel() for p in AutoModel.from_config(vision).parameters())
 
 
-def _draft_shape(spec: PairSpec, text: PreTrainedConfig) -> DraftShape | None:
+def _draft_shape(spec: PairSpec, text: PreTrainedConfig, revision: str | None) -> DraftShape | None:
     if spec.tiny or spec.draft_shape:
         return spec.draft_shape
-    folder = Path(spec.drafter)
+    folder = Path(locate(spec.drafter))
     if not folder.is_dir():
-        folder = Path(fetch(spec.drafter, lambda: hf_hub_download(spec.drafter, "config.json"))).parent
+        file = fetch(spec.drafter, lambda: hf_hub_download(spec.drafter, "config.json", revision=revision))
+        folder = Path(file).parent
     raw = read_config(folder)
     return shape_of(parse_config(raw, text, where=str(folder)), "speculators_model_type" in raw)
 
@@ -152,7 +207,7 @@ def _layer(text: Any, kind: str, itemsize: int) -> LayerMemory:
     if kind == "linear_attention" and hasattr(text, "linear_num_value_heads"):
         return _linear_layer(text, itemsize)
     if kind not in ("full_attention", "sliding_attention"):
-        raise ValueError(
+        raise UnsupportedModelError(
             f"{text.model_type} has {kind} layers, whose caches are not known here; expected full or "
             f"sliding-window attention or Gated DeltaNet"
         )

@@ -17,14 +17,10 @@ from transformers import (
 )
 
 from ddtree_core.models.draft_config import CheckpointError
-from ddtree_core.models.registry import DEFAULT_PAIR, PAIRS
+from ddtree_core.models.registry import DEFAULT_PAIR, PAIRS, PairError
 from ddtree_core.models.smollm2 import smollm2_folder
 from ddtree_core.models.target import check_supported
 from ddtree_core.paths import data_dir
-
-
-class PairError(ValueError):
-    """A pair that is unknown, cannot be fetched or does not fit together; the message tells what to do."""
 
 
 def locate(source: str) -> str:

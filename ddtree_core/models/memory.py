@@ -1,32 +1,19 @@
-"""How much memory a model needs and how much there is, before anything is loaded."""
+"""How much memory there is and whether a pair fits, before anything large is fetched or loaded."""
 
 import psutil
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedConfig
 
+from ddtree_core.models.footprint import BUDGET, CONTEXT, GIB, Memory, footprint
+from ddtree_core.models.pair_spec import PairSpec, Revisions
 from ddtree_core.models.registry import PAIRS
-
-GB = 1e9
-OVERHEAD = 1.08  # caches, activations and a draft tree, on top of the weights
 
 
 class OutOfMemoryError(ValueError):
-    """A model whose weights would not fit; the message tells what would."""
-
-
-def parameter_count(config: PreTrainedConfig) -> int:
-    """Parameters of a causal language model of this config, from shapes alone (shared tensors once); nothing
-    is allocated.
-    """
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    return sum(p.numel() for p in model.parameters())
+    """A pair that would not fit; the message tells what would."""
 
 
 def available_bytes(device: str) -> int:
-    """Free memory in bytes where a model would be loaded: RAM, one GPU ("cuda:1"), or all GPUs together
-    ("auto").
-    """
+    """Free memory in bytes where a model would be loaded: RAM, one GPU ("cuda:1"), or all GPUs ("auto")."""
     if device == "cpu" or not torch.cuda.is_available():
         return psutil.virtual_memory().available
     if device == "auto":
@@ -43,21 +30,30 @@ def peak_rss_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def required_bytes(parameters: float, dtype: torch.dtype) -> float:
-    """Memory in bytes that a pair of so many parameters takes when it decodes."""
-    return parameters * dtype.itemsize * OVERHEAD
+def required(
+    pair: str | tuple[str, str] | PairSpec,
+    dtype: torch.dtype,
+    device: str,
+    revisions: Revisions = (None, None),
+) -> Memory:
+    """What a pair takes on `device` ("auto": all GPUs together) for 4,096 tokens and trees of 64 nodes.
+
+    Raises what `footprint` raises.
+    """
+    devices = torch.cuda.device_count() if device == "auto" else 1
+    return footprint(pair, dtype, revisions).memory(devices=max(devices, 1))
 
 
-def check_fits(name: str, parameters: float, dtype: torch.dtype, device: str) -> None:
-    """Raise `OutOfMemoryError`, before anything is downloaded or loaded, for a pair that does not fit."""
-    free = available_bytes(device)
-    if required_bytes(parameters, dtype) <= free:
+def check_fits(pair: PairSpec, dtype: torch.dtype, device: str, revisions: Revisions = (None, None)) -> None:
+    """Raise `OutOfMemoryError`, before any weight is fetched or loaded, for a pair that does not fit."""
+    free, needed = available_bytes(device), required(pair, dtype, device, revisions)
+    if needed.total <= free:
         return
-    in_half = required_bytes(parameters, torch.bfloat16)
-    would_fit = [f"{name} with dtype='bfloat16' ({in_half / GB:.1f} GB)"] if in_half <= free else []
-    would_fit += [s.name for s in PAIRS.values() if required_bytes(s.parameters, dtype) <= free]
+    in_half = required(pair, torch.bfloat16, device, revisions).total
+    would_fit = [f"{pair.name} with dtype='bfloat16' ({in_half / GIB:.1f} GiB)"] if in_half <= free else []
+    would_fit += [row.name for row in PAIRS.values() if required(row, dtype, device).total <= free]
     raise OutOfMemoryError(
-        f"{name} needs about {required_bytes(parameters, dtype) / GB:.1f} GB in "
-        f"{str(dtype).removeprefix('torch.')}, but {free / GB:.1f} GB are free on {device}; what would fit: "
+        f"{pair.name} needs {needed} in {str(dtype).removeprefix('torch.')} for {CONTEXT} tokens and trees "
+        f"of {BUDGET} nodes, but {free / GIB:.1f} GiB are free on {device}; what would fit: "
         f"{', '.join(would_fit) or 'nothing known, so use a device with more memory'}"
     )

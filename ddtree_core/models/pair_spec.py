@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+Revisions = tuple[str | None, str | None]  # hub revisions of target and drafter
+
 
 @dataclass(frozen=True)
 class PublishedTau:
@@ -50,23 +52,12 @@ class PairSpec:
     name: str
     target: str  # hub id, or what it is for pairs that need no hub
     drafter: str
-    target_parameters: float = 0.0  # of what is loaded: the language model alone
-    drafter_parameters: float = 0.0
-    target_layers: int | None = None
     target_layer_ids: tuple[int, ...] | None = None  # k: output of the target's block k (0-based)
     block_size: int | None = None  # root and block_size − 1 drafted tokens
     mask_token_id: int | None = None
     notes: str = ""
-    template: dict[str, Any] = field(
-        default_factory=dict
-    )  # for the chat template, as the drafter was trained
-    on_hub: bool = True
+    template: dict[str, Any] = field(default_factory=dict)  # chat template, as in the drafter's training
     tiny: str | None = None  # kind of a tiny random target
     shape: dict[str, Any] | None = None  # the target's config.json, as far as sizes depend on it
     draft_shape: DraftShape | None = None
     published: tuple[PublishedTau, ...] = ()
-
-    @property
-    def parameters(self) -> float:
-        """Parameters of target and drafter together; 0 where unknown."""
-        return self.target_parameters + self.drafter_parameters

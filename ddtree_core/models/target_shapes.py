@@ -1,6 +1,6 @@
 """Published shapes of the registry's targets: their config.json, as far as sizes depend on it.
 
-They let a machine without a network say what a pair needs. Nothing of them is used when a pair is loaded.
+They let a machine without a network say what a pair needs; a loaded pair has the shape of its own files.
 """
 
 from typing import Any

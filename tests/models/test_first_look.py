@@ -1,6 +1,7 @@
 """A first look: silent on working pairs, one sentence where drafts will hardly be accepted."""
 
 import copy
+import importlib
 import json
 import shutil
 import warnings
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from ddtree_core.diagnosis.acceptance.faults import inject
 from ddtree_core.models import ModelPair, PairWarning, first_look, load_pair
-from ddtree_core.models.first_look import ANSWER, LEAST, QUESTION, warn_if_wrong
+from ddtree_core.models.first_look import ANSWER, LEAST_AGREEMENT, NEXT_STEP, QUESTION, warn_if_wrong
 from ddtree_core.paths import data_dir
 
 # Faults that leave the output intact and next to nothing of the acceptance.
@@ -43,12 +44,14 @@ def check_warns(pair: ModelPair, words: str) -> None:
     sentence = first_look(pair).warning
     assert sentence is not None
     assert words in sentence
-    assert "notebook 06_low_acceptance_autopsy" in sentence
+    assert NEXT_STEP in sentence
     assert "\n" not in sentence
 
 
-def test_the_notebook_that_is_named_exists() -> None:
-    assert (Path(__file__).parents[2] / "notebooks" / "06_low_acceptance_autopsy.ipynb").is_file()
+def test_the_function_that_is_named_exists() -> None:
+    module, _, call = NEXT_STEP.rpartition(".")
+    assert call == "autopsy(pair)"
+    assert callable(importlib.import_module(module).autopsy)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -57,7 +60,7 @@ def test_a_working_pair_is_well_above_the_threshold(dtype: str) -> None:
     look = first_look(load_pair("hybrid-4m", dtype=dtype, check=False))
     assert (look.warning, look.finite, look.drafted) == (None, True, DRAFTS)
     assert look.dtype == getattr(torch, dtype)
-    assert look.agreed >= LEAST * DRAFTS + 4
+    assert look.agreed >= LEAST_AGREEMENT * DRAFTS + 4
 
 
 @pytest.mark.parametrize("fault", GRAVE)
@@ -70,7 +73,7 @@ def test_the_default_pair_works_and_grave_faults_of_it_are_seen(smollm2: ModelPa
     """Measured: 18 of 32 as it is, at most 11 with a grave fault."""
     look = first_look(smollm2)
     assert look.warning is None
-    assert look.agreed >= LEAST * DRAFTS + 4
+    assert look.agreed >= LEAST_AGREEMENT * DRAFTS + 4
     for fault in GRAVE:
         check_warns(inject(smollm2, fault), "the target's choice: ")
 
@@ -158,8 +161,8 @@ def test_load_pair_warns_once_where_it_is_called(tmp_path: Path) -> None:
     names = str(models / "hybrid-4m"), str(folder)
     with pytest.warns(PairWarning, match="drafts of hybrid-4m look wrong") as caught:
         load_pair(names)
-    told = [warning for warning in caught if warning.category is PairWarning]
-    assert [warning.filename for warning in told] == [__file__]
+    found = [warning for warning in caught if warning.category is PairWarning]
+    assert [warning.filename for warning in found] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error", PairWarning)
         load_pair(names, check=False)
@@ -172,4 +175,4 @@ def test_a_look_that_fails_is_told_and_stops_nothing(hybrid: ModelPair) -> None:
         warn_if_wrong(replace(hybrid, tokenizer=tokenizer))
     sentence = str(caught[0].message)
     assert "TemplateError: a system message is needed" in sentence
-    assert "notebook 06_low_acceptance_autopsy" in sentence
+    assert NEXT_STEP in sentence

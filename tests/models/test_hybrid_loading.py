@@ -13,11 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoConfig
 
 from ddtree_core.decoding import generate
 from ddtree_core.decoding.prompts import encode_prompt
-from ddtree_core.models import CheckpointError, ModelPair, PairError, load_pair, memory
+from ddtree_core.models import CheckpointError, ModelPair, PairError, load_pair
+from ddtree_core.models.footprint import footprint
 from ddtree_core.models.tiny import MASK_TOKEN_ID
 from tests.models import target_files as files
 from tests.models.draft_files import BY_NAME, body_tensors, write_checkpoint, z_lab_config
@@ -86,9 +86,10 @@ def test_the_published_layout_is_written_in_shards(tmp_path: Path) -> None:
 
 @dense_and_moe
 def test_memory_is_asked_for_the_language_model_alone(moe: bool, tmp_path: Path) -> None:
-    target = files.write_target(tmp_path, *LAYOUTS["multimodal"](moe))
+    target = files.write_target(tmp_path / "target", *LAYOUTS["multimodal"](moe))
     count = sum(tensor.numel() for tensor in files.text_tensors(moe).values())
-    assert memory.parameter_count(AutoConfig.from_pretrained(target)) == count
+    drafter = write_drafter(tmp_path / "drafter")
+    assert footprint((str(target), str(drafter))).target_parameters == count
 
 
 def test_the_drafters_layers_are_four_causal_sliding_and_a_full_one(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from ddtree_core.decoding import generate
 from ddtree_core.models import PAIRS, DownloadError, ModelPair, load_pair, smollm2
+from ddtree_core.models.footprint import footprint
 from ddtree_core.models.smollm2 import smollm2_folder
 
 GGUF = b"a model, so to speak"
@@ -244,7 +245,7 @@ def test_an_unwritable_cache_is_told_in_one_sentence(
         (tmp_path / "a file").touch()
         monkeypatch.setenv("DDTREE_CACHE", str(blocked))
         message = refusal()
-        assert message.startswith(f"cannot write the model cache {blocked} (")
+        assert message.startswith(f"cannot write the cache {blocked} (")
         assert message.endswith("set $DDTREE_CACHE to a writable folder")
 
 
@@ -256,7 +257,7 @@ def test_the_real_model_is_the_published_one(smollm2: ModelPair) -> None:
     assert (config.num_attention_heads, config.num_key_value_heads) == (9, 3)
     assert config.tie_word_embeddings
     assert (config.rope_parameters["rope_theta"], config.max_position_embeddings) == (1e5, 8192)
-    assert row.target_parameters == pytest.approx(134.5e6, rel=1e-3)
+    assert footprint(row).target_parameters == pytest.approx(134.5e6, rel=1e-3)
     assert len(smollm2.tokenizer) == 49152
     assert [smollm2.tokenizer.decode([i]) for i in smollm2.stop_ids] == ["<|im_end|>"]
     assert (smollm2.draft.layer_ids, smollm2.draft.depth) == (row.target_layer_ids, (row.block_size or 0) - 1)

@@ -28,7 +28,7 @@ from ddtree_core.diagnosis.acceptance.faults import FAULTS, NotApplicable, injec
 from ddtree_core.diagnosis.acceptance.symptoms import Symptoms, Text, record, replay, summarise
 from ddtree_core.diagnosis.acceptance.what_if import CLEAR, LEAST, best_gains
 from ddtree_core.diagnosis.acceptance.wired_draft import wired
-from ddtree_core.models.pairs import ModelPair
+from ddtree_core.models.pair import ModelPair
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ddtree_core.decoding.prompts import Prompt
 from ddtree_core.diagnosis.acceptance.symptoms import DEPTH, Text, likelihood
 from ddtree_core.diagnosis.acceptance.wired_draft import Rows, WiredDraft
-from ddtree_core.models.pairs import ModelPair
+from ddtree_core.models.pair import ModelPair
 
 Places = Sequence[Tensor]  # per text, places of its answer
 

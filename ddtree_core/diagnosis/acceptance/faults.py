@@ -16,7 +16,7 @@ from ddtree_core.decoding.prompts import Prompt, encode_prompt
 from ddtree_core.diagnosis.acceptance.wired_draft import wired
 from ddtree_core.diagnosis.acceptance.wiring import Wiring
 from ddtree_core.models.cache import RecurrentLayer, new_cache
-from ddtree_core.models.pairs import ModelPair
+from ddtree_core.models.pair import ModelPair
 from ddtree_core.models.target import Target, decoder_layers
 
 Change = Callable[[ModelPair, Wiring], dict[str, Any]]  # fields of the wiring, changed

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ddtree_core.decoding.prompts import Prompt, encode_prompt
 from ddtree_core.models.drafter import Drafter
-from ddtree_core.models.pairs import ModelPair
+from ddtree_core.models.pair import ModelPair
 from ddtree_core.models.target import Target, decoder_layers
 from ddtree_core.training.generation import write
 from ddtree_core.trees import token_ids

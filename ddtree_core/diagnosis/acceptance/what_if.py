@@ -13,7 +13,7 @@ from torch import Tensor
 from ddtree_core.diagnosis.acceptance.case import Case, Places, score, spread, standard_error
 from ddtree_core.diagnosis.acceptance.wiring import Wiring, embedding, output_head
 from ddtree_core.models.drafter import DFlashModel
-from ddtree_core.models.pairs import ModelPair
+from ddtree_core.models.pair import ModelPair
 
 Setting = tuple[str, dict[str, Any]]  # what it is, and the fields of the wiring that it changes
 OF_BLOCK = {"anchor", "causal", "windows", "block_shift", "mask_token_id", "embed", "head"}

@@ -16,7 +16,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from ddtree_core.diagnosis.acceptance.wiring import Wiring, wiring_of
 from ddtree_core.models.drafter import DFlashModel
-from ddtree_core.models.pairs import ModelPair
+from ddtree_core.models.pair import ModelPair
 
 Rows = tuple[Tensor, Tensor]  # rotated keys and values in one layer, (batch, groups, rows, dim)
 ALLOCATED = 128  # rows by which a preallocated context cache grows

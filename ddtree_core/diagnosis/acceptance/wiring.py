@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ddtree_core.models.drafter import DFlashModel, input_device
-from ddtree_core.models.pairs import ModelPair
+from ddtree_core.models.pair import ModelPair
 
 
 @dataclass(frozen=True, eq=False)

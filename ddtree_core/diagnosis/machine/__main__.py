@@ -19,7 +19,7 @@ from ddtree_core.diagnosis.machine.tables import (
     holder_table,
     placement_table,
 )
-from ddtree_core.models.footprint import footprint
+from ddtree_core.models.footprint import BUDGET, CONTEXT, footprint
 from ddtree_core.models.registry import DEFAULT_PAIR
 
 
@@ -30,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pair", default=DEFAULT_PAIR, help='registry name, or "TARGET + DRAFTER"')
     parser.add_argument("--gpus", help="plan for these instead of this machine: 2x48GiB, 1x80GB+2x24GiB")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="default: bfloat16 on GPUs")
-    parser.add_argument("--context", type=int, default=4096, help="tokens of prompt and answer")
-    parser.add_argument("--budget", type=int, default=64, help="nodes of a draft tree")
+    parser.add_argument("--context", type=int, default=CONTEXT, help="tokens of prompt and answer")
+    parser.add_argument("--budget", type=int, default=BUDGET, help="nodes of a draft tree")
     args = parser.parse_args(arguments)
     try:
         devices = parse_gpus(args.gpus) if args.gpus else present_devices()

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import psutil
 import torch
 
-GIB = 2**30
 _UNITS = {"GIB": 2**30, "GB": 10**9, "MIB": 2**20, "MB": 10**6}
 _PART = re.compile(r"(?:(\d+)\s*[x×]\s*)?(\d+(?:\.\d+)?)\s*(gib|gb|mib|mb)", re.IGNORECASE)
 
@@ -82,22 +81,22 @@ def _ram(processes: int) -> Device:
 
 
 def _gpus() -> list[Device]:
-    told = _told_by_driver()
+    by_uuid = _gpus_of_driver()
     if not torch.cuda.is_available():
-        return [replace(device, name=f"cuda:{i}") for i, device in enumerate(told.values())]
+        return [replace(device, name=f"cuda:{i}") for i, device in enumerate(by_uuid.values())]
     found = []
     for index in range(torch.cuda.device_count()):
-        known = told.get(_bare(str(torch.cuda.get_device_properties(index).uuid))) or _told_by_torch(index)
-        found.append(replace(known, name=f"cuda:{index}"))
+        uuid = _bare(str(torch.cuda.get_device_properties(index).uuid))
+        found.append(replace(by_uuid.get(uuid) or _gpu_of_torch(index), name=f"cuda:{index}"))
     return found
 
 
-def _told_by_torch(index: int) -> Device:
+def _gpu_of_torch(index: int) -> Device:
     free, total = torch.cuda.mem_get_info(index)
     return Device(f"cuda:{index}", total, free, torch.cuda.get_device_name(index))
 
 
-def _told_by_driver() -> dict[str, Device]:
+def _gpus_of_driver() -> dict[str, Device]:
     """GPUs by UUID as `nvidia-smi` lists them, with the processes that hold their memory; none without it."""
     holders: dict[str, list[Holder]] = {}
     for uuid, pid, used, name in _nvidia_smi("compute-apps", "gpu_uuid,pid,used_memory,process_name"):
@@ -105,9 +104,9 @@ def _told_by_driver() -> dict[str, Device]:
         holders.setdefault(_bare(uuid), []).append(holder)
     devices = {}
     for uuid, total, free, model in _nvidia_smi("gpu", "uuid,memory.total,memory.free,name"):
-        held = sorted(holders.get(_bare(uuid), []), key=lambda holder: -(holder.bytes or 0))
+        largest = sorted(holders.get(_bare(uuid), []), key=lambda holder: -(holder.bytes or 0))
         size, left = _mebibytes(total) or 0, _mebibytes(free) or 0
-        devices[_bare(uuid)] = Device("", size, left, model, tuple(held))
+        devices[_bare(uuid)] = Device("", size, left, model, tuple(largest))
     return devices
 
 

@@ -17,35 +17,25 @@ from transformers.integrations.accelerate import (
     infer_auto_device_map,
 )
 
-from ddtree_core.diagnosis.machine.devices import GIB, Device
-from ddtree_core.models.footprint import Footprint
+from ddtree_core.diagnosis.machine.devices import Device
+from ddtree_core.models.footprint import BUDGET, CONTEXT, GIB, PARTS, RESERVE, Footprint, Memory
 
-# An allowance, not a measurement: CUDA context, cuBLAS workspaces and the activations of a prefill.
-RESERVE = 1 * GIB
 OFFLOADED = "offloaded"
 
 
 @dataclass(frozen=True)
 class Share:
-    """What lies on one device, in bytes."""
+    """One device's share of a pair, in bytes."""
 
     device: str
     free: int
     layers: tuple[int, ...]  # decoder layers of the target
-    weights: int = 0
-    drafter: int = 0
-    caches: int = 0  # of target and drafter, behind the whole context
-    tree: int = 0  # what verifying a tree adds
-    reserve: int = RESERVE
-
-    @property
-    def needed(self) -> int:
-        return self.weights + self.drafter + self.caches + self.tree + self.reserve
+    memory: Memory  # what lies on it
 
     @property
     def left(self) -> int:
         """Bytes that stay free; negative where the device is too small."""
-        return self.free - self.needed
+        return self.free - self.memory.total
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,21 +52,31 @@ class Placement:
         return all(share.left >= 0 for share in self.shares)
 
     @property
+    def memory(self) -> Memory:
+        """What the pair takes over all devices together."""
+        totals = {part: sum(getattr(share.memory, part) for share in self.shares) for part in PARTS}
+        return Memory(**totals)
+
+    @property
     def verdict(self) -> str:
-        """One sentence: whether it fits, and if not, what is too small by how much."""
-        what = f"{self.footprint.pair.name} in {str(self.footprint.dtype).removeprefix('torch.')}"
+        """One sentence: what it needs, whether that fits, and if not, what is too small by how much."""
+        dtype = str(self.footprint.dtype).removeprefix("torch.")
+        needs = f"{self.footprint.pair.name} needs {self.memory} in {dtype}"
         tightest, last = min(self.shares, key=lambda share: share.left), self.shares[-1]
         if self.fits:
-            return f"{what} fits: {tightest.device}, the tightest, keeps {tightest.left / GIB:.1f} GiB free."
+            left = tightest.left / GIB
+            return f"{needs} and fits: {tightest.device}, the tightest, keeps {left:.1f} GiB free."
         if last.device == OFFLOADED:
             return (
-                f"{what} does not fit: {last.weights / GIB:.1f} GiB of its weights would leave the devices, "
-                f"and every pass would wait for them; use more or larger devices."
+                f"{needs} and does not fit: {last.memory.weights / GIB:.1f} GiB of its weights would leave "
+                f"the devices, and every pass would wait for them; use more or larger devices."
             )
-        return f"{what} does not fit: {tightest.device} is short of {-tightest.left / GIB:.1f} GiB."
+        return f"{needs} and does not fit: {tightest.device} is short of {-tightest.left / GIB:.1f} GiB."
 
 
-def lay_out(needs: Footprint, devices: Sequence[Device], context: int = 4096, budget: int = 64) -> Placement:
+def lay_out(
+    needs: Footprint, devices: Sequence[Device], context: int = CONTEXT, budget: int = BUDGET
+) -> Placement:
     """Lay a pair out over `devices` as `load_pair` would: over all GPUs, or in RAM where there are none.
 
     `context` counts the tokens of prompt and answer, `budget` the nodes of a draft tree. Raises ValueError
@@ -88,27 +88,16 @@ def lay_out(needs: Footprint, devices: Sequence[Device], context: int = 4096, bu
             f"one of each"
         )
     gpus = [device for device in devices if device.is_gpu]
-    used = gpus or list(devices[:1])
     rest = [device for device in devices if not device.is_gpu]
-    held = _held(needs, _split(needs, gpus, rest) if len(gpus) > 1 else {"": used[0].name})
-    shares = [_share(needs, d, held.get(d.name, _Held()), context, budget) for d in used]
-    if OFFLOADED in held:
-        left_over = _share(needs, Device(OFFLOADED, 0, 0), held[OFFLOADED], context, budget)
-        shares.append(replace(left_over, reserve=0))
+    used = gpus or rest[:1]
+    contents = _contents(needs, _split(needs, gpus, rest) if len(gpus) > 1 else {"": used[0].name})
+    shares = []
+    for device in [*used, Device(OFFLOADED, 0, 0)] if OFFLOADED in contents else used:
+        content = contents.get(device.name, _Content())
+        memory = needs.memory_of(content.weights, content.layers, content.head, context, budget)
+        memory = replace(memory, reserve=0 if device.name == OFFLOADED else RESERVE)
+        shares.append(Share(device.name, device.free, tuple(content.layers), memory))
     return Placement(needs, context, budget, tuple(shares))
-
-
-def _share(needs: Footprint, device: Device, held: "_Held", context: int, budget: int) -> Share:
-    layers = [needs.layers[i] for i in held.layers]
-    return Share(
-        device.name,
-        device.free,
-        tuple(held.layers),
-        weights=held.weights,
-        drafter=needs.drafter_bytes * held.head,
-        caches=sum(layer.cache(context) for layer in layers) + needs.draft_cache(context) * held.head,
-        tree=budget * (sum(layer.per_node for layer in layers) + needs.logits_per_node * held.head),
-    )
 
 
 def _split(needs: Footprint, gpus: Sequence[Device], rest: Sequence[Device]) -> dict[str, str]:
@@ -136,7 +125,7 @@ def _absent_devices_allowed() -> Iterator[None]:
 
 
 @dataclass
-class _Held:
+class _Content:
     """What the split puts on one device."""
 
     weights: int = 0  # bytes
@@ -144,15 +133,16 @@ class _Held:
     head: bool = False  # the output head, beside which the drafter goes
 
 
-def _held(needs: Footprint, placed: Mapping[str, str]) -> dict[str, _Held]:
+def _contents(needs: Footprint, placed: Mapping[str, str]) -> dict[str, _Content]:
     model: Any = needs.model
     parameters = dict(model.named_parameters())  # tied ones once
     where = expand_device_map(dict(placed), list(parameters))
-    held: dict[str, _Held] = {}
+    contents: dict[str, _Content] = {}
     for name, parameter in parameters.items():
-        part = held.setdefault(where[name], _Held())
-        part.weights += parameter.numel() * parameter.element_size()
-        part.head |= parameter is model.get_output_embeddings().weight
-        if layer := re.search(r"\.layers\.(\d+)\.", name):
-            part.layers += [int(layer[1])] if int(layer[1]) not in part.layers else []
-    return held
+        content = contents.setdefault(where[name], _Content())
+        content.weights += parameter.numel() * parameter.element_size()
+        content.head |= parameter is model.get_output_embeddings().weight
+        layer = re.search(r"\.layers\.(\d+)\.", name)
+        if layer and int(layer[1]) not in content.layers:
+            content.layers.append(int(layer[1]))
+    return contents

