@@ -181,9 +181,7 @@ def _draft_shape(spec: PairSpec, text: PreTrainedConfig, revision: str | None) -
 
 
 def shape_of(config: DFlashConfig, speculators: bool) -> DraftShape:
-    """The shape that a draft config tells; the `speculators` layout brings both tables, and a reduced
-    vocabulary rows of an output head.
-    """
+    """The shape of a draft config: `speculators` brings both tables, a reduced vocabulary rows of a head."""
     body: Any = config.body
     head = config.draft_vocab_size if speculators or config.draft_vocab_size < body.vocab_size else 0
     return DraftShape(

@@ -43,18 +43,16 @@ class Kernel:
 
 
 def find_kernel(source: VllmSource, names: Sequence[str]) -> Kernel:
-    """The kernel of `source` that has one of `names`.
-
-    Raises KernelError when there is none.
-    """
+    """The kernel of `source` that has one of `names`. Raises KernelError when there is none."""
     for file, text in source.files.items():
         if not any(f"def {name}(" in text for name in names):
             continue
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef) and node.name in names and is_kernel(node):
                 first = node.decorator_list[0].lineno
-                kept = "\n".join(text.split("\n")[first - 1 : node.end_lineno]) + "\n"
-                return Kernel(source.version, node.name, file, first, argument_names(node), kept)
+                lines = text.split("\n")[first - 1 : node.end_lineno]
+                kernel = "\n".join(lines) + "\n"
+                return Kernel(source.version, node.name, file, first, argument_names(node), kernel)
     raise KernelError(f"vLLM {source.version} has no kernel {' or '.join(names)}; choose another version")
 
 
@@ -80,10 +78,10 @@ def execute(
             f"{kernel.name} of vLLM {kernel.version} takes {', '.join(missing)}, which has no known meaning; "
             "choose another version"
         )
-    there = available_backends()
-    backend = there[0] if backend == "auto" else backend
-    if backend not in there:
-        raise ValueError(f"backend {backend!r} is not available here; choose one of {', '.join(there)}")
+    backends = available_backends()
+    backend = backends[0] if backend == "auto" else backend
+    if backend not in backends:
+        raise ValueError(f"backend {backend!r} is not available here; choose one of {', '.join(backends)}")
     arguments = {
         name: known[name].copy() if isinstance(known[name], np.ndarray) else known[name]
         for name in kernel.arguments
@@ -105,16 +103,17 @@ def _worker(backend: str) -> "_Worker":
 
 
 class _Worker:
-    """A process that has imported Triton with or without its interpreter; importing it takes seconds, so it
-    stays for the next kernel and ends with this process, which holds the other end of its input.
+    """A process that has imported Triton, with or without its interpreter.
+
+    Importing takes seconds, so the process stays for the next kernel; it ends with this one, which has the
+    other end of its input.
     """
 
     def __init__(self, backend: str) -> None:
         environment = {**os.environ, "TRITON_INTERPRET": "1"}
         if backend == "triton":
             del environment["TRITON_INTERPRET"]
-        # Both as long-lived as the process.
-        self.messages = tempfile.TemporaryFile()  # noqa: SIM115
+        self.messages = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         self.folder = tempfile.TemporaryDirectory(prefix="ddtree-kernels-")
         self.process = subprocess.Popen(
             # -P: this folder's modules must not be found under the names of others.

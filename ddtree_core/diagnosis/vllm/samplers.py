@@ -27,8 +27,7 @@ def run_greedy(
     target_tokens: Sequence[Sequence[int]],
     backend: str = "auto",
 ) -> list[list[int]]:
-    """Tokens that the V1 runner's greedy kernel emits for each request: the accepted draft tokens, then one
-    of the target's.
+    """Tokens that the V1 runner's greedy kernel emits for each request: accepted drafts, then the target's.
 
     Raises KernelError; ValueError for requests that do not fit.
     """
@@ -76,8 +75,7 @@ def run_strict(
     target_tokens: Sequence[Sequence[int]],
     backend: str = "auto",
 ) -> list[list[int]]:
-    """Tokens that the V2 runner's strict kernel emits for each request: the accepted draft tokens, then one
-    of the target's.
+    """Tokens that the V2 runner's strict kernel emits for each request: accepted drafts, then the target's.
 
     Raises KernelError, for example for a version after 0.20, which has no such kernel; ValueError for
     requests that do not fit.
@@ -97,8 +95,9 @@ def run_strict(
 
 
 def _v1_batch(token_ids: Sequence[Sequence[int]], target_tokens: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Arguments that both V1 kernels take, with the dtypes of vLLM's call; `chosen` is the target's token in
-    the place of each draft token.
+    """Arguments that both V1 kernels take, with the dtypes of vLLM's call.
+
+    `chosen` is the target's token in the place of each draft token.
     """
     lengths = _lengths(token_ids, target_tokens)
     longest = max(lengths) - 1

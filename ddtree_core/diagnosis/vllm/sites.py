@@ -32,33 +32,26 @@ _SNIPPET_LINES = 4  # of a function: its name and first arguments
 
 @dataclass(frozen=True)
 class Site:
-    """One place in vLLM's source. `line` counts from 1, `name` is the enclosing function or class with its
-    own enclosing ones, `arguments` and `takes_tree` (any argument that names parents, children or a tree)
-    are filled for functions, `snippet` is the place's first lines as they are in the file.
-    """
+    """One place in vLLM's source."""
 
     version: str
     topic: str
     what: str
-    name: str
+    name: str  # of the enclosing function or class, behind the names that enclose it
     file: str
-    line: int
-    arguments: tuple[str, ...]
-    takes_tree: bool
-    snippet: str
+    line: int  # from 1
+    arguments: tuple[str, ...]  # of a function
+    takes_tree: bool  # whether one of them names parents, children or a tree
+    snippet: str  # the first lines, as they are in the file
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """A place is meant when its text matches `text` and its enclosing names match `inside`.
-
-    The text is that of a statement or of one keyword argument, as `ast.unparse` writes it; for functions
-    (`function=True`) it is the bare name.
-    """
+    """What a place looks like: its text matches `text`, and the names that enclose it match `inside`."""
 
     topic: str
     what: str
-    text: str
+    text: str  # of a statement or keyword argument, as `ast.unparse` writes it; of a function, its bare name
     inside: str = ""
     function: bool = False
 
@@ -105,8 +98,7 @@ _RULES = (
 
 
 def find_sites(source: VllmSource) -> list[Site]:
-    """Every place found in `source`, by topic, file and line; `pandas.DataFrame(sites)` makes a table of
-    them.
+    """Every place found in `source`, by topic, file and line; `pandas.DataFrame(sites)` makes a table.
 
     Raises VllmSourceError when a file cannot be parsed.
     """

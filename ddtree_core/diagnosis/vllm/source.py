@@ -46,17 +46,13 @@ class VllmSourceError(RuntimeError):
 
 @dataclass(frozen=True)
 class VllmSource:
-    """Where one version of vLLM lies: `folder` holds the package folder `vllm`.
-
-    `wheel_sha256` is that of the wheel the files came from (None when they came from elsewhere), `origin` is
-    "PyPI", "installed" or "folder", `files_searched` counts the Python files that were looked through.
-    """
+    """Where one version of vLLM lies."""
 
     version: str
-    folder: Path
-    wheel_sha256: str | None
-    origin: str
-    files_searched: int
+    folder: Path  # holds the package folder `vllm`
+    wheel_sha256: str | None  # of the wheel the files came from; None when they came from elsewhere
+    origin: str  # "PyPI", "installed" or "folder"
+    files_searched: int  # Python files that were looked through
 
     @cached_property
     def files(self) -> dict[str, str]:
@@ -69,10 +65,11 @@ class VllmSource:
 
 
 def obtain(version: str | None = None, folder: Path | str | None = None) -> VllmSource:
-    """vLLM's files of `version` (default 0.19.1): from `folder` (a checkout or an unpacked wheel) if given,
-    else from an installed vLLM of that version, else from the cache, else from PyPI (75 to 130 MB, once).
+    """vLLM's files of `version` (default 0.19.1).
 
-    Raises VllmSourceError, for example offline without a cached copy.
+    They come from `folder` (a checkout or an unpacked wheel) if given, else from an installed vLLM of that
+    version, else from the cache, else from PyPI (75 to 130 MB, once). Raises VllmSourceError, for example
+    offline without a cached copy.
     """
     if folder is not None:
         return _from_folder(Path(folder), version)
@@ -100,12 +97,9 @@ def _stated_version(root: Path) -> str | None:
     if len(infos) == 1:
         return infos[0].name.removesuffix(".dist-info").split("-", 1)[1].split("+")[0]
     written = root / "vllm" / "_version.py"  # made when vLLM is built; a fresh checkout has none
-    found = (
-        re.search(r"^__version__ =.*?['\"]([^'\"+]+)", written.read_text(), re.M)
-        if written.is_file()
-        else None
-    )
-    return found.group(1) if found else None
+    text = written.read_text() if written.is_file() else ""
+    found = re.search(r"^__version__ =.*?['\"]([^'\"+]+)", text, re.M)
+    return found[1] if found else None
 
 
 def _installed(version: str) -> VllmSource | None:

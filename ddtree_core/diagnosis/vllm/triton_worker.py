@@ -1,7 +1,7 @@
 """A process that runs Triton kernels for another: in the interpreter on a CPU, or natively on a GPU.
 
 Triton decides at its import whether it interprets, so the choice needs a process of its own. This file is
-started as a script by `vllm_kernels`, with a folder for kernels as its argument, and imports nothing of this
+started as a script by `kernels`, with a folder for kernels as its argument, and imports nothing of this
 package; requests and answers are pickles, each preceded by its length, and the process ends when its standard
 input does.
 """
