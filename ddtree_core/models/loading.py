@@ -48,12 +48,15 @@ def read_tokenizer(
     target: str, config: PreTrainedConfig, revision: str | None = None
 ) -> PreTrainedTokenizerBase:
     tokenizer = fetch(target, lambda: AutoTokenizer.from_pretrained(target, revision=revision))
-    vocabulary = config.get_text_config(decoder=True).vocab_size
-    # Vocabularies are padded, but never to twice the size: that few tokens mean that its files are missing.
-    if not vocabulary <= 2 * len(tokenizer) <= 2 * vocabulary:
+    rows = config.get_text_config(decoder=True).vocab_size
+    # The number of its tokens says nothing: tables are padded, ids left out, tokens added that no row has.
+    ids = tokenizer("The 3 words of a prompt.", add_special_tokens=False).input_ids
+    if not set(ids) - {tokenizer.unk_token_id}:
+        raise PairError(f"the tokenizer of {target} knows no word of a plain text; fetch its files again")
+    if (largest := max(ids)) >= rows:
         raise PairError(
-            f"the tokenizer of {target} has {len(tokenizer)} tokens, but target and drafter have "
-            f"{vocabulary}; use the tokenizer that the pair was made for"
+            f"the tokenizer of {target} writes token id {largest}, but the target has {rows}; use the "
+            f"tokenizer that it was made with"
         )
     return tokenizer
 

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ddtree_core.models.drafter import Drafter, DraftModel
 from ddtree_core.models.loading import stop_ids
+from ddtree_core.models.positions import Positions, positions_of
 from ddtree_core.models.target import Target
 
 
@@ -28,9 +29,20 @@ class ModelPair:
         return self.model.dtype
 
     @property
+    def positions(self) -> Positions:
+        """How many positions the target has, and where its rotation changes."""
+        return positions_of(self.model.config)
+
+    @property
     def max_positions(self) -> int | None:
         """Positions that the target was made for, prompt and answer together."""
-        return getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        return self.positions.limit
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the target's embedding: what bounds token ids, whatever the tokenizer counts."""
+        table: Any = self.model.get_input_embeddings()
+        return table.weight.shape[0]
 
     @property
     def stop_ids(self) -> tuple[int, ...]:

@@ -64,7 +64,7 @@ def test_the_language_model_is_loaded_and_nothing_else(layout: str, moe: bool, t
         assert torch.equal(tensor, stored[name.replace("model.", "model.language_model.")].float()), name
     assert pair.draft.layer_ids == DRAFTER.ids
     assert pair.stop_ids == (258, 256)
-    assert pair.max_positions == 262144
+    assert pair.positions.limit == 262144
 
 
 def test_the_published_layout_is_written_in_shards(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What cannot be loaded is refused in one sentence: damaged files, hub ids out of reach, devices, dtypes."""
 
+import json
 import shutil
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from ddtree_core.models import CheckpointError, PairError, load_pair, memory
 from ddtree_core.models.tiny import byte_tokenizer
-from tests.models.pair_files import Folders, refusal, write_pair
+from tests.models.pair_files import Folders, load, refusal, write_pair
 
 # Drafters of random weights draft noise; but a first look at them must not fail.
 pytestmark = [
@@ -66,10 +67,20 @@ def without_tokenizer(folders: Folders) -> None:
         file.unlink()
 
 
-def add_tokens(folders: Folders) -> None:
-    tokenizer = byte_tokenizer()
-    tokenizer.add_tokens(["<|more|>", "<|and more|>"])
-    tokenizer.save_pretrained(folders.target)
+def edit_vocabulary(folders: Folders, change: Callable[[dict[str, int]], dict[str, int]]) -> None:
+    """Change the token ids in the tokenizer's file."""
+    file = folders.target / "tokenizer.json"
+    data = json.loads(file.read_text())
+    data["model"]["vocab"] = change(data["model"]["vocab"])
+    file.write_text(json.dumps(data))
+
+
+def shift_ids(folders: Folders) -> None:
+    edit_vocabulary(folders, lambda vocab: {token: i + 1000 for token, i in vocab.items()})
+
+
+def forget_words(folders: Folders) -> None:
+    edit_vocabulary(folders, lambda vocab: dict(list(vocab.items())[:1]))
 
 
 NORM = "model.layers.1.input_layernorm.weight"
@@ -116,7 +127,16 @@ DAMAGE: dict[str, tuple[Callable[[Folders], object], type[ValueError], str]] = {
         "cannot load",
     ),
     "tokenizer gone": (without_tokenizer, PairError, "tokenizer"),
-    "tokenizer too large": (add_tokens, PairError, "has 262 tokens, but target and drafter have 260"),
+    "tokenizer of another vocabulary": (
+        shift_ids,
+        PairError,
+        "writes token id 1220, but the target has 260",  # the space, 220 of the bytes, moved by 1000
+    ),
+    "tokenizer without words": (
+        forget_words,
+        PairError,
+        "knows no word of a plain text",
+    ),
     "drafter gone": (lambda f: shutil.rmtree(f.drafter), PairError, "expected a local folder or a hub id"),
     "drafter without config": (
         lambda f: (f.drafter / "config.json").unlink(),
@@ -176,3 +196,28 @@ def test_hub_ids_out_of_reach_are_told_at_once(
 def test_a_drafter_out_of_reach_is_named(on_disk: dict[str, Folders]) -> None:
     message = refusal(PairError, (on_disk["llama"].names[0], "no-such/drafter"))
     assert "cannot load no-such/drafter" in message
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_tokenizer_may_have_more_tokens_than_the_tables_have_rows(
+    on_disk: dict[str, Folders], tmp_path: Path
+) -> None:
+    folders = on_disk["llama"].copy(tmp_path)
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["<|more|>", "<|and more|>"])
+    tokenizer.save_pretrained(folders.target)
+    pair = load(folders.names, check=False)
+    assert (len(pair.tokenizer), pair.vocab_size) == (262, 260)
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_tokenizer_may_leave_ids_out(on_disk: dict[str, Folders], tmp_path: Path) -> None:
+    """Of 256 bytes 128 are kept: letters, digits and spaces; the ids of the others are nobody's."""
+    folders = on_disk["llama"].copy(tmp_path)
+    known = set(byte_tokenizer()("The 3 words of a prompt.").input_ids)
+    edit_vocabulary(
+        folders, lambda vocab: {token: i for token, i in vocab.items() if i % 2 == 0 or i in known}
+    )
+    pair = load(folders.names, check=False)
+    assert len(pair.tokenizer) < 260 / 2 + 24
+    assert pair.vocab_size == 260
