@@ -10,7 +10,7 @@ import torch
 class Clock:
     """Adds up wall-clock seconds by stage: `with clock("verify"): …`; `lap()` returns them and starts anew.
 
-    GPUs work behind the host's back, so their queues are drained at both ends of a stage.
+    GPU work runs on after the call that starts it, so a stage waits for it at both ends.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Clock:
 
 
 class NoClock:
-    """The clock when nobody listens."""
+    """Takes a clock's place where no times are wanted, and costs nothing."""
 
     def __call__(self, stage: str) -> AbstractContextManager[None]:
         return nullcontext()

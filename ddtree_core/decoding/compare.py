@@ -1,5 +1,6 @@
 """Is a text the target's own? Where two generations part, and how close the target's choice was there."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,20 +19,28 @@ class Divergence:
     gap: float  # target's logit of the expected token minus that of the found one, after the shared text
 
 
+def first_difference(expected: Sequence[int], found: Sequence[int]) -> int | None:
+    """Index of the first token that differs, where the shorter one ends if all before agree, or None.
+
+    >>> first_difference([5, 6, 7], [5, 8, 7]), first_difference([5, 6], [5]), first_difference([5], [5])
+    (1, 1, None)
+    """
+    for i, (one, two) in enumerate(zip(expected, found, strict=False)):
+        if one != two:
+            return i
+    return None if len(expected) == len(found) else min(len(expected), len(found))
+
+
 def first_divergence(pair: ModelPair, reference: Generation, other: Generation) -> Divergence | None:
     """Compare new tokens one by one; None where they are the same.
 
     In float32 there should be none. In bfloat16 sums depend on how many rows a pass has, and texts part where
     two tokens are nearly tied: the gap tells. It comes from one plain forward pass of the target.
     """
-    shared = 0
-    for one, two in zip(reference.ids, other.ids, strict=False):
-        if one != two:
-            break
-        shared += 1
-    expected, found = (ids[shared] if shared < len(ids) else None for ids in (reference.ids, other.ids))
-    if expected is None and found is None:
+    shared = first_difference(reference.ids, other.ids)
+    if shared is None:
         return None
+    expected, found = (ids[shared] if shared < len(ids) else None for ids in (reference.ids, other.ids))
     gap = float("nan")
     if expected is not None and found is not None:
         ids = torch.tensor([reference.prompt_ids + reference.ids[:shared]], device=pair.model.device)

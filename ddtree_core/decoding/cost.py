@@ -15,8 +15,8 @@ def verify_seconds(
 ) -> dict[int, float]:
     """Median seconds of one verify pass over trees of each size, with `history` tokens in the cache.
 
-    The shape of a tree does not change the cost of its pass, so chains stand for all. Sizes take turns within
-    a repeat, so that a machine that slows down slows all of them.
+    A pass costs the same for any tree of a size, so chains are measured. Sizes take turns within a repeat, so
+    that a machine that slows down slows all of them.
     """
     vocabulary = pair.model.config.get_text_config(decoder=True).vocab_size
     target, clock = pair.open_target(features=True), Clock()

@@ -38,8 +38,17 @@ def rounds(
     with clock("prefill"):
         scores = target.prefill(torch.tensor(prompt_ids))
         chosen = sampler(scores.logits, generator).tolist()
+    # A position's features go with the token after it: the prompt's features with all tokens but its first.
     features, tokens = scores.features, [*prompt_ids[1:], *chosen]
-    yield Round(0, DraftTree.root_only(prompt_ids[-1]), chosen, [0], stopper.take(chosen), clock.lap())
+    kept = stopper.take(chosen)
+    yield Round(
+        index=0,
+        tree=DraftTree.root_only(prompt_ids[-1]),
+        target_tokens=chosen,
+        path=[0],
+        tokens=kept,
+        seconds=clock.lap(),
+    )
 
     index = 0
     while not stopper.reason:
@@ -58,4 +67,12 @@ def rounds(
         with clock("commit"):
             features = target.commit(accepted.path)
         tokens = accepted.tokens(tree)
-        yield Round(index, tree, chosen.tolist(), accepted.path, stopper.take(tokens), clock.lap())
+        kept = stopper.take(tokens)
+        yield Round(
+            index=index,
+            tree=tree,
+            target_tokens=chosen.tolist(),
+            path=accepted.path,
+            tokens=kept,
+            seconds=clock.lap(),
+        )

@@ -16,9 +16,7 @@ class Round:
     tree: DraftTree
     target_tokens: list[int]  # the target's choice after every node, length N
     path: list[int]  # accepted nodes, root first
-    tokens: list[
-        int
-    ]  # committed: the accepted draft tokens, then the bonus token; cut at a stop or at the token limit
+    tokens: list[int]  # the accepted draft tokens, then the bonus token; cut at a stop or at the token limit
     seconds: dict[str, float]  # by stage: draft, tree, verify, accept, commit (prefill for round 0)
 
     @property

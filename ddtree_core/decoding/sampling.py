@@ -5,6 +5,7 @@ was drafted, each committed token is a sample of the target's distribution after
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -14,8 +15,7 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 
 @dataclass(frozen=True)
 class Sampler:
-    """Temperature, then top-k, then top-p over the target's logits, as in transformers; temperature 0 is
-    greedy.
+    """Temperature, then top-k, then top-p over the target's logits, as in transformers; 0 is greedy.
 
     Raises `ValueError` for a negative temperature, top_k < 1, or top_p outside (0, 1].
 
@@ -50,10 +50,8 @@ class Sampler:
         """The distributions that are sampled; for temperature 0, one-hot."""
         if self.temperature == 0:
             return torch.nn.functional.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
-        scores, ids = (
-            logits.float(),
-            torch.empty(len(logits), 0, dtype=torch.long),
-        )  # the warpers ignore the ids
+        scores = logits.float()
+        ids: Any = torch.empty(len(logits), 0, dtype=torch.long)  # the warpers ignore them
         if self.temperature != 1:
             scores = TemperatureLogitsWarper(self.temperature)(ids, scores)  # pyright: ignore[reportArgumentType]
         if self.top_k is not None:

@@ -1,8 +1,12 @@
 """Where a text ends: a stop token, a stop string or the token limit, wherever in a round it falls."""
 
 from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
+
+Stop = int | str | Sequence[int | str]
 
 
 class Stopper:
@@ -21,12 +25,35 @@ class Stopper:
     ):
         self.ids: list[int] = []
         self.reason: str | None = None
-        self._tokenizer, self._stop_ids, self._stop_strings = (
-            tokenizer,
-            frozenset(stop_ids),
-            tuple(stop_strings),
-        )
+        self._tokenizer = tokenizer
+        self._stop_ids, self._stop_strings = frozenset(stop_ids), tuple(stop_strings)
         self._limit = max_new_tokens
+
+    @classmethod
+    def parse(
+        cls,
+        tokenizer: PreTrainedTokenizerBase,
+        stop: Stop | None,
+        end_ids: Sequence[int],
+        max_new_tokens: int,
+    ) -> "Stopper":
+        """A stopper for the stops that a user gives and the model's own end tokens.
+
+        Raises `ValueError` for a stop that is neither a token id nor text, and for an empty string.
+        """
+        given = [] if stop is None else [stop] if isinstance(stop, (int, str)) else list(stop)
+        for item in given:
+            if not isinstance(item, (Integral, str)):
+                raise ValueError(f"stop holds {item!r}, expected token ids and strings")
+            if item == "":
+                raise ValueError("a stop string is empty; expected text, or leave it out")
+        ids = [int(item) for item in given if isinstance(item, Integral)]
+        strings = [item for item in given if isinstance(item, str)]
+        # Special tokens do not show in the text, so one that is named as a stop string goes by its id.
+        vocabulary: Any = tokenizer
+        special: dict[str, int] = vocabulary.get_added_vocab()
+        ids += [special[string] for string in strings if string in special]
+        return cls(tokenizer, (*end_ids, *ids), strings, max_new_tokens)
 
     def take(self, tokens: list[int]) -> list[int]:
         """Append the tokens up to the stop, and return those that were kept."""

@@ -1,5 +1,6 @@
 """One loop, three methods: greedy text is the library's own, and every round tells what happened in it."""
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -133,6 +134,55 @@ class TestRounds:
             (r.path, r.tokens, r.target_tokens) for r in generation.rounds
         ]
         assert all(r.seconds == {} for r in [prefill, *others])  # no clock, no time
+
+
+class TestDecoding:
+    """What can be read of a text in the making, before, between and after its rounds."""
+
+    def test_text_and_ids_follow_the_rounds(self, quick_pair):
+        pair = quick_pair("tiny-llama")
+        run, tokens = decode(pair, STORY, budget=8, max_new_tokens=12), []
+        assert (run.ids, run.text, run.finish_reason) == ([], "", None)
+        for made in run:
+            tokens += made.tokens
+            assert run.ids == tokens
+            assert run.text == pair.tokenizer.decode(tokens, skip_special_tokens=True)
+            assert run.finish_reason == (None if len(tokens) < 12 else "length")
+        whole = generate(pair, STORY, budget=8, max_new_tokens=12)
+        assert (run.ids, run.text, run.finish_reason) == (whole.ids, whole.text, whole.finish_reason)
+
+    def test_a_run_that_has_ended_has_no_further_round(self, quick_pair):
+        run = decode(quick_pair("tiny-llama"), STORY, max_new_tokens=3)
+        assert len(list(run)) >= 1
+        assert list(run) == []
+
+    def test_what_is_read_is_not_what_is_written(self, quick_pair):
+        run = decode(quick_pair("tiny-llama"), STORY, max_new_tokens=6)
+        next(run)
+        run.ids.clear()
+        assert len(run.ids) == 1
+
+    def test_ends_at_a_stop(self, quick_pair):
+        pair = quick_pair("tiny-llama")
+        token = generate(pair, STORY, max_new_tokens=6).ids[3]
+        run = decode(pair, STORY, stop=token, max_new_tokens=6)
+        assert [token for made in run for token in made.tokens] == run.ids
+        assert (run.ids[-1], run.finish_reason) == (token, "stop")
+
+
+@pytest.mark.parametrize("call", [decode, generate])
+def test_help_and_completion_show_every_argument(call):
+    """`decode` and `generate` take the fields of `Request`, which stand nowhere else."""
+    shown = inspect.signature(call).parameters
+    assert list(shown)[:3] == ["pair", "prompt", "method"]
+    assert {name: p.default for name, p in shown.items() if p.kind is p.KEYWORD_ONLY} == {
+        "budget": None,
+        "sampler": None,
+        "max_new_tokens": 128,
+        "stop": None,
+        "generator": None,
+        "clock": None,
+    }
 
 
 def test_a_clock_listens_to_decode(quick_pair):

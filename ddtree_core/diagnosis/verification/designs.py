@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ddtree_core.decoding import Sampler, generate
+from ddtree_core.decoding.compare import first_difference
 from ddtree_core.decoding.loop import rounds
 from ddtree_core.decoding.stopping import Stopper
 from ddtree_core.models import ModelPair, Target
@@ -134,11 +135,8 @@ def try_design(
         stopper,
         accept=RULES[design.acceptance],
     )
-    pairs = zip(stopper.ids, reference, strict=False)
-    apart = next((i for i, (mine, theirs) in enumerate(pairs) if mine != theirs), None)
-    if apart is None and len(stopper.ids) != len(reference):
-        apart = min(len(stopper.ids), len(reference))
-    return Trial(design, apart is None, apart, sum(r.acceptance_length for r in made), len(made))
+    place = first_difference(reference, stopper.ids)
+    return Trial(design, place is None, place, sum(r.acceptance_length for r in made), len(made))
 
 
 def compare_designs(

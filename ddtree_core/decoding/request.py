@@ -1,0 +1,85 @@
+"""A request for a text: everything that can be wrong with it is found before any work."""
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from numbers import Integral
+
+import torch
+
+from ddtree_core.decoding.clock import Clock
+from ddtree_core.decoding.prompts import Prompt, encode_prompt
+from ddtree_core.decoding.sampling import Sampler
+from ddtree_core.decoding.stopping import Stop, Stopper
+from ddtree_core.models import ModelPair
+from ddtree_core.trees import MAX_BUDGET, DraftTree, best_first, chain
+
+METHODS = ("ddtree", "dflash", "autoregressive")
+DEFAULT_BUDGET = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What to generate and how, checked in full when it is made: `ValueError` with one sentence."""
+
+    pair: ModelPair
+    prompt: Prompt  # text, chat messages or token ids
+    method: str = "ddtree"  # trees; "dflash": chains; "autoregressive": no drafts
+    _: KW_ONLY
+    budget: int | None = None  # draft nodes of a "ddtree" tree, 16 unless given; None for other methods
+    sampler: Sampler | None = None  # greedy unless given
+    max_new_tokens: int = 128
+    stop: Stop | None = None  # token ids and strings, beside the pair's own stop tokens
+    generator: torch.Generator | None = None  # seeds sampling
+    clock: Clock | None = None  # times the stages
+    prompt_ids: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"unknown method {self.method!r}; expected one of {', '.join(METHODS)}")
+        budget = DEFAULT_BUDGET if self.budget is None else _whole("budget", self.budget)
+        if not 0 <= budget <= MAX_BUDGET:
+            raise ValueError(
+                f"budget is {budget}, expected 0 to {MAX_BUDGET} draft nodes (16 to 64 is usual)"
+            )
+        limit = _whole("max_new_tokens", self.max_new_tokens)
+        if limit < 1:
+            raise ValueError(f"max_new_tokens is {limit}, expected at least 1")
+        self._set(
+            budget=budget if self.method == "ddtree" else None,
+            max_new_tokens=limit,
+            prompt_ids=encode_prompt(self.pair.tokenizer, self.prompt, **self.pair.template),
+        )
+        self._check_positions()
+        self.stopper()  # refuses what cannot be a stop
+
+    def stopper(self) -> Stopper:
+        """What ends this text, with nothing read yet."""
+        return Stopper.parse(self.pair.tokenizer, self.stop, self.pair.stop_ids, self.max_new_tokens)
+
+    @property
+    def grow(self) -> Callable[..., DraftTree]:
+        """What makes a draft tree of a drafter's logits."""
+        return chain if self.budget is None else partial(best_first, budget=self.budget)
+
+    def _set(self, **values: object) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _check_positions(self) -> None:
+        positions, n = self.pair.max_positions, len(self.prompt_ids)
+        if positions and n >= positions:
+            raise ValueError(
+                f"the prompt has {n} tokens, but {self.pair.name} has {positions} positions; shorten it"
+            )
+        if positions and n + self.max_new_tokens > positions:
+            raise ValueError(
+                f"prompt ({n} tokens) and max_new_tokens ({self.max_new_tokens}) exceed the {positions} "
+                f"positions of {self.pair.name}; at most {positions - n} new tokens fit"
+            )
+
+
+def _whole(name: str, value: object) -> int:
+    if not isinstance(value, Integral):
+        raise ValueError(f"{name} is {value!r}, expected a whole number")
+    return int(value)

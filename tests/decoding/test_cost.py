@@ -1,0 +1,19 @@
+"""The cost of a verify pass: every size over the same history."""
+
+from ddtree_core.decoding.cost import verify_seconds
+from ddtree_core.models.target import Target
+
+
+def test_verify_seconds_times_every_size_over_the_same_history(tiny_pair, monkeypatch):
+    seen = []
+    verify = Target.verify
+
+    def watched(self, tree):
+        seen.append((self.length, len(tree)))
+        return verify(self, tree)
+
+    monkeypatch.setattr(Target, "verify", watched)
+    seconds = verify_seconds(tiny_pair("tiny-sliding"), [1, 5, 9], history=40, repeats=3)
+    assert list(seconds) == [1, 5, 9]
+    assert all(value > 0 for value in seconds.values())
+    assert seen == [(40, n) for _ in range(3 + 1) for n in (1, 5, 9)]  # the first turn warms up
