@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from numbers import Integral
 
 import torch
 
+from ddtree_core.decoding.arguments import shown, whole_number
 from ddtree_core.decoding.clock import Clock
 from ddtree_core.decoding.prompts import Prompt, encode_prompt
 from ddtree_core.decoding.sampling import Sampler
@@ -35,8 +35,9 @@ class Request:
     prompt_ids: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.method not in METHODS:
-            raise ValueError(f"unknown method {self.method!r}; expected one of {', '.join(METHODS)}")
+            raise ValueError(f"unknown method {shown(self.method)}; expected one of {', '.join(METHODS)}")
         budget = DEFAULT_BUDGET if self.budget is None else _whole("budget", self.budget)
         if not 0 <= budget <= MAX_BUDGET:
             raise ValueError(
@@ -66,6 +67,18 @@ class Request:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
+    def _check_types(self) -> None:
+        if not isinstance(self.pair, ModelPair):
+            raise ValueError(f"pair is {shown(self.pair)}, expected a pair from load_pair")
+        for name, kind, example in (
+            ("sampler", Sampler, "Sampler(temperature=0.7)"),
+            ("generator", torch.Generator, "torch.Generator().manual_seed(0)"),
+            ("clock", Clock, "Clock()"),
+        ):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise ValueError(f"{name} is {shown(value)}, expected {example} or None")
+
     def _check_positions(self) -> None:
         positions, n = self.pair.max_positions, len(self.prompt_ids)
         if positions and n >= positions:
@@ -80,6 +93,7 @@ class Request:
 
 
 def _whole(name: str, value: object) -> int:
-    if not isinstance(value, Integral):
-        raise ValueError(f"{name} is {value!r}, expected a whole number")
-    return int(value)
+    number = whole_number(value)
+    if number is None:
+        raise ValueError(f"{name} is {shown(value)}, expected a whole number")
+    return number

@@ -6,6 +6,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from ddtree_core.decoding.sampling import check_defined
+
 Stop = int | str | Sequence[int | str]
 
 
@@ -56,9 +58,13 @@ class Stopper:
         return cls(tokenizer, (*end_ids, *ids), strings, max_new_tokens)
 
     def take(self, tokens: list[int]) -> list[int]:
-        """Append the tokens up to the stop, and return those that were kept."""
+        """Append the tokens up to the stop, and return those that were kept.
+
+        Raises `ValueError` where the text goes on and the target's logits named no token.
+        """
         start = len(self.ids)
         for token in tokens:
+            check_defined(token)
             self.ids.append(token)
             if token in self._stop_ids or (self._stop_strings and self._found() is not None):
                 self.reason = "stop"

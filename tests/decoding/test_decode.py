@@ -8,12 +8,22 @@ from functools import cache
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config
 
-from ddtree_core.decoding import Clock, Generation, Round, decode, encode_prompt, generate, load_prompts
+from ddtree_core.decoding import (
+    Clock,
+    Generation,
+    Round,
+    Sampler,
+    decode,
+    encode_prompt,
+    generate,
+    load_prompts,
+)
 from ddtree_core.models import ModelPair, Target, load_pair
 from ddtree_core.models.draft_config import DFlashConfig
 from ddtree_core.models.drafter import DFlashModel
@@ -273,6 +283,53 @@ class TestMaskToken:
             assert generate(pair, STORY, method, budget=budget, max_new_tokens=30).ids == expected
 
 
+class TestLogitsThatAreNotFinite:
+    """A damaged target gets one sentence, at the pass that shows it."""
+
+    SENTENCE = (
+        r"^the target's logits are NaN or infinite, so that they name no token; its weights are damaged"
+    )
+
+    @pytest.fixture
+    def pair(self) -> ModelPair:
+        return replace(load_pair("tiny-llama", packed=False), draft=Remembered())
+
+    @pytest.mark.parametrize("sampler", [Sampler(), Sampler(1.0)], ids=["greedy", "sampled"])
+    @pytest.mark.parametrize(("method", "budget"), METHODS)
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_in_the_head(self, pair, method, budget, value, sampler):
+        head: Any = pair.model.get_output_embeddings()
+        with torch.no_grad():
+            head.weight[7] = value
+        run = decode(pair, STORY, method, budget=budget, sampler=sampler)
+        with pytest.raises(ValueError, match=self.SENTENCE):
+            next(run)
+
+    @pytest.mark.parametrize(("method", "budget"), METHODS)
+    def test_in_the_row_of_a_token_that_comes_later(self, pair, method, budget):
+        """Rounds before a pass that reads the token are as they would be; the draft remembers its own."""
+        expected, place = self.damage_a_later_token(pair, method, budget)
+        run = decode(pair, STORY, method, budget=budget, max_new_tokens=20)
+        with pytest.raises(ValueError, match=self.SENTENCE):
+            list(run)
+        assert run.ids == expected[: len(run.ids)]
+        assert 1 <= len(run.ids) <= place + 1
+
+    def test_a_text_that_ends_before_is_whole(self, pair):
+        expected, place = self.damage_a_later_token(pair, "autoregressive", None)
+        run = generate(pair, STORY, "autoregressive", stop=expected[place], max_new_tokens=20)
+        assert run.ids == expected[: place + 1]
+
+    def damage_a_later_token(self, pair: ModelPair, method: str, budget: int | None) -> tuple[list[int], int]:
+        """The text before the damage, and the place in it of a token whose embedding then becomes NaN."""
+        made = generate(pair, STORY, method, budget=budget, max_new_tokens=20)
+        place = next(i for i in range(6, 20) if made.ids[i] not in (*made.prompt_ids, *made.ids[:i]))
+        table: Any = pair.model.get_input_embeddings()
+        with torch.no_grad():
+            table.weight[made.ids[place]] = math.nan
+        return made.ids, place
+
+
 class TestPromptForms:
     def test_text_and_ids_are_the_same_prompt(self, quick_pair):
         pair = quick_pair("tiny-llama")
@@ -370,6 +427,12 @@ class TestArguments:
             ),
             (dict(stop=[""]), r"^a stop string is empty; expected text, or leave it out$"),
             (dict(stop=""), r"^a stop string is empty; expected text, or leave it out$"),
+            (dict(budget=True), r"^budget is True, expected a whole number$"),
+            (dict(max_new_tokens="8"), r"^max_new_tokens is '8', expected a whole number$"),
+            (dict(sampler=0.7), r"^sampler is 0\.7, expected Sampler\(temperature=0\.7\) or None$"),
+            (dict(generator=5), r"^generator is 5, expected torch\.Generator\(\)\.manual_seed\(0\) or None$"),
+            (dict(clock=print), r"^clock is <built-in function print>, expected Clock\(\) or None$"),
+            (dict(pair="smollm2-135m"), r"^pair is 'smollm2-135m', expected a pair from load_pair$"),
             (dict(stop=[1.5]), r"^stop holds 1\.5, expected token ids and strings$"),
             (dict(prompt=""), r"^the prompt is empty; expected text, chat messages or token ids"),
             (
@@ -386,8 +449,14 @@ class TestArguments:
     def test_bad_ones_get_a_sentence_at_the_call(self, quick_pair, monkeypatch, call, arguments, sentence):
         monkeypatch.setattr(Target, "prefill", forbidden)
         with pytest.raises(ValueError, match=sentence) as error:
-            call(quick_pair("tiny-llama"), **(dict(prompt=STORY) | arguments))
+            call(**(dict(pair=quick_pair("tiny-llama"), prompt=STORY) | arguments))
         assert "\n" not in str(error.value)
+
+    def test_numbers_of_any_type(self, quick_pair):
+        pair = quick_pair("tiny-llama")
+        kinds: list[Any] = [int, np.int64, torch.tensor]
+        made = [generate(pair, STORY, budget=kind(8), max_new_tokens=kind(6)) for kind in kinds]
+        assert [(type(run.budget), run.budget, len(run.ids)) for run in made] == [(int, 8, 6)] * 3
 
     def test_decode_works_only_when_asked_for_a_round(self, quick_pair, monkeypatch):
         monkeypatch.setattr(Target, "prefill", forbidden)

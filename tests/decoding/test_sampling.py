@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -19,6 +21,7 @@ from transformers import (
 
 from ddtree_core.decoding import Sampler, generate
 from ddtree_core.decoding.loop import rounds
+from ddtree_core.decoding.sampling import COLDEST
 from ddtree_core.decoding.stopping import Stopper
 from ddtree_core.models import Target
 from ddtree_core.models.target import Scores
@@ -105,15 +108,81 @@ class TestSampler:
             (dict(temperature=-0.1), r"^temperature is -0\.1, expected a finite number ≥ 0 \(0 is greedy\)$"),
             (dict(temperature=math.inf), r"^temperature is inf, expected a finite number"),
             (dict(temperature=math.nan), r"^temperature is nan, expected a finite number"),
-            (dict(top_k=0), r"^top_k is 0, expected at least 1, or None for all tokens$"),
+            (dict(temperature=10**400), r"^temperature is 10+…, expected a finite number"),
+            (dict(temperature="0.7"), r"^temperature is '0\.7', expected a finite number"),
+            (dict(temperature=True), r"^temperature is True, expected a finite number"),
+            (dict(temperature=None), r"^temperature is None, expected a finite number"),
+            (dict(temperature=torch.ones(3, 3)), r"^temperature is tensor\(\[\[1\., 1\., 1\.\], \[1\., 1\."),
+            (dict(temperature=1e-40), r"^temperature is 1e-40, too small for float32; expected 0 \(greedy\)"),
+            (dict(top_k=0), r"^top_k is 0, expected a whole number of at least 1, or None for all tokens$"),
+            (dict(top_k=5.0), r"^top_k is 5\.0, expected a whole number"),
+            (dict(top_k=True), r"^top_k is True, expected a whole number"),
+            (dict(top_k=torch.tensor(True)), r"^top_k is tensor\(True\), expected a whole number"),
             (dict(top_p=0.0), r"^top_p is 0\.0, expected a number in \(0, 1\], or None for all tokens$"),
             (dict(top_p=1.5), r"^top_p is 1\.5, expected a number in \(0, 1\]"),
+            (dict(top_p=True), r"^top_p is True, expected a number in \(0, 1\]"),
+            (dict(top_p="0.9"), r"^top_p is '0\.9', expected a number in \(0, 1\]"),
+            (dict(top_p=np.float64("nan")), r"^top_p is np\.float64\(nan\), expected a number in \(0, 1\]"),
         ],
         ids=str,
     )
     def test_bad_arguments_get_a_sentence(self, arguments, sentence):
-        with pytest.raises(ValueError, match=sentence):
+        with pytest.raises(ValueError, match=sentence) as error:
             Sampler(**arguments)
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("given", "same"),
+        [
+            ((2,), (2.0, None, None)),
+            ((0,), (0.0, None, None)),
+            ((np.float32(0.5), np.int64(5), np.float64(0.75)), (0.5, 5, 0.75)),
+            ((torch.tensor(0.5), torch.tensor(5), torch.tensor(0.75)), (0.5, 5, 0.75)),
+            ((Fraction(1, 2), None, 1), (0.5, None, 1.0)),
+        ],
+        ids=["whole temperature", "zero", "numpy", "torch", "fraction"],
+    )
+    def test_numbers_of_any_type_become_pythons_own(self, given, same):
+        sampler = Sampler(*given)
+        values = (sampler.temperature, sampler.top_k, sampler.top_p)
+        assert values == same
+        assert [type(value) for value in values] == [type(value) for value in same]
+        drawn = [s(self.LOGITS, torch.Generator().manual_seed(5)).tolist() for s in (sampler, Sampler(*same))]
+        assert drawn[0] == drawn[1]
+
+    def test_the_coldest_temperature_is_greedy(self):
+        drawn = Sampler(temperature=COLDEST)(self.LOGITS, torch.Generator().manual_seed(5))
+        assert torch.equal(drawn, self.LOGITS.argmax(-1))
+
+
+class TestUndefined:
+    """Logits that name no token: NaN anywhere, +inf, or -inf alone (a token may be ruled out by -inf)."""
+
+    nan, inf = math.nan, math.inf
+    LOGITS = torch.tensor(
+        [
+            [0.0, nan, 9.0],
+            [inf, 1.0, 0.0],
+            [-inf, -inf, -inf],
+            [-inf, 50.0, 0.0],
+            [nan, nan, nan],
+            [0, 0, 50.0],
+        ]
+    )
+
+    @pytest.mark.parametrize(
+        "sampler",
+        [Sampler(), Sampler(1.0), Sampler(0.5), Sampler(1.0, top_k=1), Sampler(1.0, top_k=2, top_p=0.9)],
+        ids=str,
+    )
+    def test_by_hand(self, sampler):
+        chosen = sampler(self.LOGITS.clone(), torch.Generator().manual_seed(0))
+        assert chosen.tolist() == [-1, -1, -1, 1, -1, 2]
+
+    def test_the_logits_stay_as_they_were(self):
+        logits = self.LOGITS.clone()
+        Sampler(1.0)(logits, torch.Generator().manual_seed(0))
+        assert torch.equal(logits.nan_to_num(7.0), self.LOGITS.nan_to_num(7.0))
 
 
 def test_generate_repeats_with_a_seed(tiny_pair):
