@@ -18,7 +18,7 @@ MAX_SHARED_FIVE_GRAMS = 0.25
 
 def read(domain: str) -> list[dict]:
     """Records of one prompt file, one per line; a blank line or broken JSON raises."""
-    lines = (PROMPTS / f"{domain}.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (PROMPTS / f"{domain}.jsonl").read_text(encoding="utf-8").removesuffix("\n").split("\n")
     return [json.loads(line) for line in lines]
 
 

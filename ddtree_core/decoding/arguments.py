@@ -27,7 +27,10 @@ def real_number(value: object) -> float:
 
 def is_text(value: object) -> bool:
     """Whether it is a string that can be encoded: half a surrogate pair cannot."""
-    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def shown(value: object) -> str:

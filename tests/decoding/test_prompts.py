@@ -1,6 +1,7 @@
 """Prompts: what reads as which ids, and a sentence for what cannot be read."""
 
 import json
+import sys
 from copy import deepcopy
 
 import numpy as np
@@ -76,7 +77,16 @@ class TestEncodePrompt:
             ),
             (["hi"], r"^the prompt is list, expected one text"),
             ([1.5], r"^the prompt is list, expected one text"),
-            (torch.tensor([1.5]), r"^the prompt is list, expected one text"),
+            ([True, False], r"^the prompt is list, expected one text"),
+            (torch.tensor([True]), r"^the prompt is Tensor, expected one text"),
+            (b"hi", r"^the prompt is bytes, expected one text"),
+            ({5: 6}, r"^the prompt is dict, expected one text"),
+            ({5, 6}, r"^the prompt is set, expected one text"),
+            (5, r"^the prompt is int, expected one text"),
+            ("a\ud800", r"^the prompt is 'a\\ud800'; half a surrogate pair cannot be encoded$"),
+            ([{"role": 5, "content": "hi"}], r"^chat messages need a role and a text content each"),
+            ([{"role": "user", "content": "\udc00"}], r"^chat messages need a role and a text content each"),
+            (torch.tensor([1.5]), r"^the prompt is Tensor, expected one text"),
             (torch.tensor([[1, 2], [3, 4]]), r"^the prompt is Tensor, expected one text"),
             (None, r"^the prompt is NoneType, expected one text"),
         ],
@@ -94,6 +104,27 @@ class TestEncodePrompt:
             ValueError, match=r"^this tokenizer has no chat template; pass the prompt as text or ids$"
         ):
             encode_prompt(plain, [USER])
+
+    @pytest.mark.parametrize(
+        ("template", "reason"),
+        [
+            ("{{ raise_exception('System role not supported') }}", r"System role not supported"),
+            ("{{ messages[0].nothing.at_all }}", r"'dict object' has no attribute 'nothing'"),
+            ("{{ messages[0]['content'] + 5 }}", r"can only concatenate str \(not \"int\"\) to str"),
+            ("{% for m in messages %}", r"Unexpected end of template.*"),
+        ],
+        ids=["refuses a role", "lacks a field", "adds a number", "is cut off"],
+    )
+    def test_a_template_that_raises(self, tokenizer, template, reason):
+        broken = deepcopy(tokenizer)
+        broken.chat_template = template
+        sentence = (
+            rf"^this tokenizer's chat template does not take these messages \({reason}\); change them, "
+            "or pass the prompt as text or ids$"
+        )
+        with pytest.raises(ValueError, match=sentence) as error:
+            encode_prompt(broken, [{"role": "system", "content": "Be brief."}, USER])
+        assert "\n" not in str(error.value)
 
 
 class TestLoadPrompts:
@@ -129,17 +160,115 @@ class TestLoadPrompts:
         assert load_prompts(path) == expected
         assert load_prompts([str(path)], per_domain=1) == expected[:1]
 
-    @pytest.mark.parametrize(
-        "line", ["{", "[1]", "5", '{"prompt": "hi"}', '{"id": "a"}', '{"id": "a", "prompt": "hi"'], ids=repr
-    )
-    def test_a_broken_line_is_named(self, tmp_path, line):
+    @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x7f"])
+    def test_lines_end_at_newlines_alone(self, tmp_path, separator):
+        """JSON strings may hold what Python's `splitlines` takes for the end of a line."""
         path = tmp_path / "own.jsonl"
-        path.write_text('{"id": "a", "prompt": "hi"}\n' + line)
-        with pytest.raises(
-            ValueError, match=r'^own\.jsonl line 2 is not a prompt; expected {"id": …'
-        ) as error:
+        rows = [{"id": name, "prompt": f"one{separator}two"} for name in "ab"]
+        path.write_bytes("\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode())
+        contents = [p["messages"][0]["content"] for p in load_prompts(path)]
+        assert contents == [f"one{separator}two"] * 2
+
+    @pytest.mark.parametrize(
+        ("start", "end"), [("\ufeff", "\n"), ("", "\r\n"), ("\ufeff", "\r\n\r\n")], ids=repr
+    )
+    def test_files_of_other_systems(self, tmp_path, start, end):
+        path = tmp_path / "own.jsonl"
+        lines = [json.dumps({"id": name, "prompt": "hi"}) for name in "ab"]
+        path.write_bytes((start + "".join(line + end for line in lines)).encode())
+        assert load_prompts(path) == [{"id": n, "domain": "own", "messages": [USER]} for n in "ab"]
+
+    def test_null_is_an_absent_field(self, tmp_path):
+        """As tables write a column that a row does not have."""
+        path = tmp_path / "own.jsonl"
+        path.write_text('{"id": 1, "domain": null, "prompt": "hi", "messages": null}')
+        assert load_prompts(path) == [{"id": "1", "domain": "own", "messages": [USER]}]
+
+    @pytest.mark.parametrize(
+        ("line", "reason"),
+        [
+            ("{", r"Expecting property name enclosed in double quotes at column 2"),
+            ('{"id": "a", "prompt": "hi"', r"Expecting ',' delimiter at column 27"),
+            (
+                '{"id": "a", "prompt": "hi",}',
+                r"Illegal trailing comma before end of object at column 27"
+                if sys.version_info >= (3, 13)
+                else r"Expecting property name enclosed in double quotes at column 28",
+            ),
+            ('{"id": "a", "prompt": "hi"} {}', r"Extra data at column 29"),
+            ('{"id": "a", "id": "b", "prompt": "hi"}', r"the key 'id' appears twice"),
+            ('{"id": NaN, "prompt": "hi"}', r"NaN is no JSON number"),
+            ("[" * 100_000, r"it is nested too deeply"),
+            ("[1]", r"it is \[1\], not an object"),
+            ("5", r"it is 5, not an object"),
+            ('{"prompt": "hi"}', r"its id is None, not a string or a whole number"),
+            ('{"id": "", "prompt": "hi"}', r"its id is '', not a string or a whole number"),
+            ('{"id": 1.5, "prompt": "hi"}', r"its id is 1\.5, not a string or a whole number"),
+            ('{"id": true, "prompt": "hi"}', r"its id is True, not a string or a whole number"),
+            ('{"id": ["a"], "prompt": "hi"}', r"its id is \['a'\], not a string or a whole number"),
+            ('{"id": "a", "domain": 5, "prompt": "hi"}', r"its domain is 5, not a string"),
+            ('{"id": "a"}', r"it has neither a prompt nor messages"),
+            ('{"id": "a", "prompt": "hi", "messages": []}', r"it has both a prompt and messages"),
+            ('{"id": "a", "prompt": ["hi"]}', r"its prompt is \['hi'\], not a string"),
+            ('{"id": "a", "prompt": "\\ud800"}', r"its prompt is '\\ud800', not a string"),
+            (
+                '{"id": "a", "prompt": " "}',
+                r"the prompt is empty; expected at least one chat message with text",
+            ),
+            ('{"id": "a", "messages": "hi"}', r"the messages are 'hi', expected a list of chat messages"),
+            (
+                '{"id": "a", "messages": {"role": "user"}}',
+                r"the messages are \{.*\}, expected a list of chat .*",
+            ),
+            (
+                '{"id": "a", "messages": []}',
+                r"the prompt is empty; expected at least one chat message with text",
+            ),
+            (
+                '{"id": "a", "messages": ["hi"]}',
+                r"chat messages need a role and a text content each: .* 'hi'",
+            ),
+            (
+                '{"id": "a", "messages": [{"role": "user", "content": 5}]}',
+                r"chat messages need a role and .*",
+            ),
+            (
+                '{"id": "a", "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}',
+                r"chat messages need a role and a text content each: .*",
+            ),
+        ],
+        ids=lambda value: value[:60],
+    )
+    def test_a_broken_line_is_named_with_the_reason(self, tmp_path, line, reason):
+        path = tmp_path / "own.jsonl"
+        path.write_text('{"id": "first", "prompt": "hi"}\n' + line)
+        sentence = (
+            rf'^own\.jsonl line 2 is not a prompt \({reason}\); expected {{"id": …, "domain": …, "prompt"'
+        )
+        with pytest.raises(ValueError, match=sentence) as error:
             load_prompts(path)
         assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("content", "sentence"),
+        [
+            (
+                b'{"id": 1, "prompt": "caf\xe9"}',
+                r"^own\.jsonl is not UTF-8 \(invalid continuation byte at byte 24\)",
+            ),
+            (
+                '{"id": 1}'.encode("utf-16"),
+                r"^own\.jsonl is not UTF-8 \(invalid start byte at byte 0\); save it",
+            ),
+            (b"\n \r\n", r"^own\.jsonl holds no prompts; expected one JSON object per line$"),
+        ],
+        ids=["Latin-1", "UTF-16", "blank"],
+    )
+    def test_files_that_cannot_be_read(self, tmp_path, content, sentence):
+        path = tmp_path / "own.jsonl"
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=sentence):
+            load_prompts(path)
 
     def test_repeated_ids_are_refused(self, tmp_path):
         path = tmp_path / "own.jsonl"
@@ -157,8 +286,8 @@ class TestLoadPrompts:
         with pytest.raises(ValueError, match=sentence):
             load_prompts(name)
 
-    def test_fewer_than_one_each_is_refused(self):
-        with pytest.raises(
-            ValueError, match=r"^per_domain is 0, expected at least 1, or None for all prompts$"
-        ):
-            load_prompts("chat", per_domain=0)
+    @pytest.mark.parametrize("per_domain", [0, -1, 2.0, True, "2"], ids=repr)
+    def test_fewer_than_one_each_is_refused(self, per_domain):
+        sentence = rf"^per_domain is {per_domain!r}, expected at least 1, or None for all prompts$"
+        with pytest.raises(ValueError, match=sentence):
+            load_prompts("chat", per_domain=per_domain)
