@@ -58,7 +58,7 @@ def _token_ids(prompt: Any) -> list[int]:
 
 
 def check_messages(messages: object) -> None:
-    """Raise `ValueError` unless these are chat messages with a role and a text each, not all of them empty."""
+    """Raise `ValueError` unless these are chat messages with a role and a text each, not all empty."""
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         raise ValueError(f"the messages are {shown(messages)}, expected a list of chat messages")
     for message in messages:
@@ -89,8 +89,8 @@ def _encode_messages(
     except Exception as error:  # templates raise errors of their own, and of every kind
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"this tokenizer's chat template does not take these messages ({reason}); change them, or pass the "
-            f"prompt as text or ids"
+            f"this tokenizer's chat template does not take these messages ({reason}); change them, or pass "
+            f"the prompt as text or ids"
         ) from error
 
 

@@ -56,7 +56,8 @@ class Request:
 
     def stopper(self) -> Stopper:
         """What ends this text, with nothing read yet."""
-        return Stopper.parse(self.pair.tokenizer, self.stop, self.pair.stop_ids, self.max_new_tokens)
+        pair = self.pair
+        return Stopper.parse(pair.tokenizer, self.stop, pair.stop_ids, self.max_new_tokens, self.prompt_ids)
 
     @property
     def grow(self) -> Callable[..., DraftTree]:

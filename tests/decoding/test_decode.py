@@ -434,6 +434,12 @@ class TestArguments:
             (dict(clock=print), r"^clock is <built-in function print>, expected Clock\(\) or None$"),
             (dict(pair="smollm2-135m"), r"^pair is 'smollm2-135m', expected a pair from load_pair$"),
             (dict(stop=[1.5]), r"^stop holds 1\.5, expected token ids and strings$"),
+            (dict(stop=[True]), r"^stop holds True, expected token ids and strings$"),
+            (dict(stop=["\ud800"]), r"^stop holds '\\ud800', expected token ids and strings$"),
+            (dict(stop=1.5), r"^stop is 1\.5, expected a token id, a string, or several of them$"),
+            (dict(stop=b"ab"), r"^stop is b'ab', expected a token id, a string, or several of them$"),
+            (dict(stop={5: 6}), r"^stop is \{5: 6\}, expected a token id, a string, or several of them$"),
+            (dict(stop=torch.tensor(1.5)), r"^stop is tensor\(1\.5000\), expected a token id, a string, or"),
             (dict(prompt=""), r"^the prompt is empty; expected text, chat messages or token ids"),
             (
                 dict(prompt=[260]),

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,6 +11,7 @@ from ddtree_core.decoding import Generation, generate
 from ddtree_core.decoding.stopping import Stopper
 from ddtree_core.models import ModelPair
 from tests.decoding.drafts import Remembered
+from tests.decoding.tokenizers import sentencepiece
 
 METHODS = (("autoregressive", None), ("dflash", None), ("ddtree", 8), ("ddtree", 48))
 PROMPT = "The"  # tiny-llama continues it with several readable stretches, none of which ends the text
@@ -130,18 +132,60 @@ def test_a_stop_that_never_comes(pair, whole):
         assert (run.ids, run.text, run.finish_reason) == (whole.ids, whole.text, "length")
 
 
-def test_a_special_token_as_a_stop_string(tiny_pair):
-    """Special tokens do not show in the text, yet the library stops at them, and so does this."""
-    pair = tiny_pair("tiny-llama")
+# What tiny-llama writes after "P7": <|bos|> before "o" and before "H", and <|mask|> after "-O".
+TO_BOS = 'J\x02��R�K�"�uj\x11�g�+u�����'
+TO_MASK = TO_BOS + "o���-O"
+TO_H = TO_MASK + "�\x0f��\x17"
+SPECIAL = [
+    ("<|bos|>o", TO_BOS),
+    ("<|bos|>", TO_BOS),
+    ("bos", TO_BOS),
+    ("<", TO_BOS),
+    (">", TO_BOS),
+    ("|>o", TO_BOS),  # no part of a special token shows
+    ("o", TO_BOS),
+    ("O<|mask|>", TO_MASK[:-1]),
+    ("-O<|ma", TO_MASK[:-2]),
+    ("mask", TO_MASK),
+    ("<|bos|>H", TO_H),
+    ("H", TO_H),
+    ("\x0f", TO_MASK + "�"),
+    ("O", TO_MASK[:-1]),
+    ("K", TO_BOS[: TO_BOS.index("K")]),
+    ("uj", TO_BOS[: TO_BOS.index("u")]),
+    ("+u", TO_BOS[: TO_BOS.index("+")]),
+    ("P7J", ""),  # begins in the prompt
+    ("7J\x02", ""),
+    ("uo", None),  # in the text that shows, <|bos|> stands between
+    ("P7", None),  # ends in the prompt
+    ("<|im_end|>", None),
+]
+
+
+@pytest.mark.parametrize(("string", "text"), SPECIAL)
+def test_special_tokens_count_as_they_are_spelled(pair, string, text):
+    """Ids as the library's `stop_strings`; the text by hand."""
+    prompt = torch.tensor([pair.tokenizer("P7").input_ids])
+    out = pair.model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=LENGTH,
+        stop_strings=[string], tokenizer=pair.tokenizer,
+    )  # fmt: skip
+    ids, reason = out[0, prompt.shape[1] :].tolist(), "length" if text is None else "stop"
+    whole = TO_H + "H�I"
+    assert (len(ids) == LENGTH) == (text is None)
     for method, budget in METHODS:
-        run = generate(pair, "a", method, budget=budget, stop="<|mask|>")
-        assert (run.ids, run.text, run.finish_reason) == ([259], "", "stop")
+        run = generate(pair, "P7", method, budget=budget, stop=string, max_new_tokens=LENGTH)
+        assert (run.ids, run.text, run.finish_reason) == (ids, whole if text is None else text, reason)
 
 
-def test_a_stop_in_the_prompt_does_not_count(pair, whole):
-    run = generate(pair, PROMPT, budget=8, stop=[PROMPT], max_new_tokens=5)
-    assert PROMPT not in run.text
-    assert run.ids == whole.ids[:5]
+def test_stops_of_any_type(pair, whole):
+    """One or several; ids of Python, numpy or torch."""
+    token = whole.ids[9]
+    kept = whole.ids[: whole.ids.index(token) + 1]
+    one: list[Any] = [token, np.int64(token), torch.tensor(token)]
+    several: list[Any] = [[token], {token}, np.array([token, 5]), torch.tensor([token])]
+    for stop in one + several:
+        assert generate(pair, PROMPT, budget=8, stop=stop, max_new_tokens=LENGTH).ids == kept
 
 
 class TestStopper:
@@ -176,6 +220,22 @@ class TestStopper:
         stopper = self.stopper(pair, stop_strings=["cd", "bcd"])
         stopper.take(letters)
         assert (stopper.ids, stopper.text()) == (letters[:4], "a")
+
+    def test_a_string_that_begins_and_ends_inside_of_tokens(self):
+        """Of the token " abcdef", what stands before the string stays."""
+        tokenizer = sentencepiece()
+        ids: Any = tokenizer.convert_tokens_to_ids(["▁abcdef", "▁a"])
+        for string, kept, text in (
+            ("cd", 1, "ab"),
+            ("abc", 1, ""),
+            ("f a", 2, "abcde"),
+            (" a", 1, ""),  # the first space of a text does not show, but it was generated
+            ("bcd", 1, "a"),
+            ("de", 1, "abc"),
+        ):
+            stopper = Stopper(tokenizer, (), [string], 100)
+            stopper.take(ids)
+            assert (len(stopper.ids), stopper.text()) == (kept, text), string
 
     def test_a_character_of_several_tokens(self, pair):
         ids = pair.tokenizer("tea ☕ cup").input_ids
