@@ -1,10 +1,12 @@
 """What a speed-up is measured against: this loop and the library's own `generate`, side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
 import torch
+from transformers import GenerationConfig
 
 from ddtree_core.decoding.decode import generate
 from ddtree_core.decoding.prompts import Prompt, encode_prompt
@@ -12,19 +14,32 @@ from ddtree_core.models.pair import ModelPair
 
 
 def library_generate(pair: ModelPair, prompt_ids: Sequence[int], max_new_tokens: int) -> list[int]:
-    """New tokens of transformers' own greedy `generate` on the pair's target, a final stop token included."""
-    ids = torch.tensor([list(prompt_ids)], device=pair.model.device)
+    """New tokens of transformers' own greedy `generate` on the pair's target, a final stop token included.
+
+    As this loop, it takes the stop tokens from the checkpoint's generation config and nothing else.
+    """
     model: Any = pair.model
-    with torch.inference_mode():
-        out = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=max_new_tokens,
-            eos_token_id=list(pair.stop_ids) or None,
-            pad_token_id=pair.stop_ids[0] if pair.stop_ids else None,
-        )
+    ids = torch.tensor([list(prompt_ids)], device=model.device)
+    plain = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        eos_token_id=list(pair.stop_ids) or None,
+        pad_token_id=pair.stop_ids[0] if pair.stop_ids else None,
+    )
+    with torch.inference_mode(), _generation_config(model, plain):
+        out = model.generate(ids, attention_mask=torch.ones_like(ids))
     return out[0, ids.shape[1] :].tolist()
+
+
+@contextmanager
+def _generation_config(model: Any, config: GenerationConfig) -> Iterator[None]:
+    """Give a model another generation config; one passed to `generate` inherits from the own one."""
+    own = model.generation_config
+    model.generation_config = config
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 def compare_baselines(
@@ -35,9 +50,9 @@ def compare_baselines(
 ) -> list[dict[str, Any]]:
     """Seconds and tokens of every method and of the library's `generate`, on every pair, over all prompts.
 
-    `pairs` are the same models loaded in several ways, by name. Everything takes turns on each prompt. Rows
-    have `weights` (the pair's name here), `decoder`, `tokens`, `seconds`, and `same_text` (equal to the
-    library's text on that pair, on every prompt).
+    `pairs` are the same models loaded in several ways, by name. Everything decodes greedily with the same
+    stop tokens, and takes turns on each prompt. Rows have `weights` (the pair's name here), `decoder`,
+    `tokens`, `seconds`, and `same_text` (equal to the library's text on that pair, on every prompt).
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     warm_up = [prompts[0], *prompts]  # the first text of each decoder is thrown away
