@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
+from ddtree_core.models.borrowed import head_rows
 from ddtree_core.models.draft_config import (
     CheckpointError,
     DFlashConfig,
@@ -56,7 +56,7 @@ def load_drafter(
     _check_tensors(model, tensors, folder)
     model.load_state_dict(tensors, assign=True)
     if vocabulary is not None:
-        model.lm_head = model.lm_head or _rows_of_target_head(target, vocabulary)
+        model.lm_head = model.lm_head or head_rows(target, vocabulary)
         model.vocabulary = vocabulary.to(device)
     # The rotary frequencies are computed, not stored, and stay float32 whatever the weights are.
     model.rotary_emb = nn.Identity()
@@ -148,11 +148,3 @@ def _check_tensors(model: DFlashModel, tensors: Mapping[str, Tensor], folder: Pa
             raise CheckpointError(
                 f"{folder}: {name} has shape {tuple(tensors[name].shape)}, expected {shape} from config.json"
             )
-
-
-def _rows_of_target_head(target: PreTrainedModel, vocabulary: Tensor) -> nn.Linear:
-    head: Any = target.get_output_embeddings()
-    weight = head.weight
-    head = nn.Linear(weight.shape[1], len(vocabulary), bias=False, device="meta")
-    head.weight = nn.Parameter(weight.detach()[vocabulary.to(weight.device)].clone())
-    return head

@@ -1,25 +1,26 @@
-"""The DFlash drafter: one pass over a block of masks gives a distribution for every coming position (arXiv
-2602.06036).
+"""The DFlash drafter: one pass over a block of masks drafts every coming position (arXiv 2602.06036).
 
-The draft body is a few Qwen3 blocks. Every block attends to the target's features of the committed tokens,
-projected once into the draft cache, and to the noise block `[root, MASK, …, MASK]`; the block's own keys and
-values are dropped after the pass.
+The draft body is a few Qwen3 blocks. A noise block `[root, MASK, …, MASK]` attends to itself and to the
+target's features of the tokens before it. Live decoding drafts one block behind the features in a cache,
+which the block's own keys and values leave after the pass; training drafts many blocks of texts at once.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.qwen3.modeling_qwen3 import (
     Qwen3DecoderLayer,
     Qwen3RMSNorm,
     Qwen3RotaryEmbedding,
-    apply_rotary_pos_emb,
+    rotate_half,
 )
 
+from ddtree_core.models.borrowed import Borrowed
 from ddtree_core.models.cache import GrowingLayer
 from ddtree_core.models.draft_config import DFlashConfig
 
@@ -86,45 +87,76 @@ class DFlashModel(nn.Module):
         """The target's blocks whose outputs are the features."""
         return self.config.target_layer_ids
 
+    def borrow(self, target: PreTrainedModel) -> Borrowed:
+        """Embedding and output head: the drafter's own where it has them, else the target's."""
+        return Borrowed(target, self.device, embedding=self.embed_tokens, head=self.lm_head)
+
     def open(self, target: PreTrainedModel, prompt_ids: list[int]) -> "DFlashDrafter":
         """A drafter for one generation on `target` (the prompt reaches it through the features)."""
         return DFlashDrafter(self, target)
 
+    def noise(self, roots: Int[Tensor, "*places"], slots: int | None = None) -> Int[Tensor, "*places slots"]:
+        """The token ids of blocks `[root, MASK, …, MASK]`, of the drafter's own block size by default."""
+        shape = (*roots.shape, slots or self.config.block_size)
+        ids = roots.new_full(shape, self.config.mask_token_id)
+        ids[..., 0] = roots
+        return ids
+
     def forward(
         self,
-        context: Float[Tensor, "m width"],
-        block: Float[Tensor, "slots hidden"],
-        cache: list[GrowingLayer],
-    ) -> Float[Tensor, "slots hidden"]:
-        """Append the m context features to the draft cache and run the block over everything in it."""
-        context, x = self.hidden_norm(self.fc(context))[None], block[None]  # (1, m, H), (1, slots, H)
-        start = cache[0].get_seq_length()
-        keys = start + context.shape[1] + x.shape[1]
-        rotary = self.rotary_emb(x, torch.arange(start, keys, device=x.device)[None])
+        features: Float[Tensor, "texts rows width"],
+        block: Float[Tensor, "texts blocks slots hidden"],
+        anchors: Int[Tensor, "texts blocks"] | None = None,
+        cache: Sequence[GrowingLayer] = (),
+    ) -> Float[Tensor, "texts blocks slots hidden"]:
+        """Hidden states of embedded noise blocks, the root of each at its anchor's position.
+
+        A block sees the features of positions before its anchor, and itself, never another block. `cache`
+        holds what earlier features gave and keeps what these give; without `anchors`, each text has one
+        block, which follows all of them.
+        """
+        context, x, slots = self.hidden_norm(self.fc(features)), block.flatten(1, 2), block.shape[2]
+        start = cache[0].get_seq_length() if cache else 0
+        rows = torch.arange(start + features.shape[1], device=x.device)  # positions of all features
+        root_at = len(rows) if anchors is None else anchors[..., None]
+        at = root_at + torch.arange(slots, device=x.device).expand(block.shape[:3])
+        rotary = self.rotary_emb(x, torch.cat([rows[start:].expand(len(x), -1), at.flatten(1)], dim=1))
+        kinds = list(zip(self.config.causal, self.config.windows, strict=True))
+        masks = {kind: block_mask(rows, at, *kind, behind_all=anchors is None) for kind in set(kinds)}
         layer: Any
-        for layer, kept, causal, window in zip(
-            self.layers, cache, self.config.causal, self.config.windows, strict=True
-        ):
-            mask = block_mask(keys, x.shape[1], causal, window, x.device)
-            x = x + _attend(layer.self_attn, context, layer.input_layernorm(x), rotary, kept, mask)
+        for layer, kind, kept in zip(self.layers, kinds, cache or [None] * len(kinds), strict=True):
+            x = x + _attend(layer.self_attn, context, layer.input_layernorm(x), rotary, masks[kind], kept)
             x = x + layer.mlp(layer.post_attention_layernorm(x))
-        return self.norm(x)[0]
+        return self.norm(x).view(block.shape)
 
 
 def block_mask(
-    keys: int, slots: int, causal: bool, window: int | None, device: torch.device
-) -> Tensor | None:
-    """Which of `keys` positions, the block's `slots` last, each slot sees: (slots, keys) bool, or None for
-    all of them.
+    rows: Int[Tensor, "rows"],
+    at: Int[Tensor, "texts blocks slots"],
+    causal: bool,
+    window: int | None,
+    *,
+    behind_all: bool = False,
+) -> Bool[Tensor, "texts 1 blocks*slots rows+blocks*slots"] | None:
+    """Which keys each slot sees: the rows before its block, and its block's slots; None for all of them.
 
-    A window W hides keys W or more positions behind the slot and, in a bidirectional layer, W or more ahead.
+    `rows` and `at` are positions. A causal layer hides what is ahead of the slot, a window W what is W or
+    more positions away. `behind_all` says that there is one block, behind all rows.
     """
-    if not causal and (window is None or keys <= window):
+    texts, blocks, slots = at.shape
+    if behind_all and not causal and (window is None or len(rows) + slots <= window):
         return None
-    position = torch.arange(keys, device=device)
-    ahead = position[None] - position[-slots:, None]  # (slots, keys): key position − slot position
-    visible = ahead <= 0 if causal else torch.ones_like(ahead, dtype=torch.bool)
-    return visible if window is None else visible & (ahead.abs() < window)
+    slot = at.flatten(1)  # (texts, blocks·slots)
+    before = rows < at[..., :1].expand_as(at).flatten(1)[..., None]  # (texts, blocks·slots, rows)
+    number = torch.arange(blocks, device=at.device).repeat_interleave(slots)
+    own = (number[:, None] == number).expand(texts, -1, -1)
+    seen = torch.cat([before, own], dim=-1)
+    ahead = torch.cat([rows.expand(texts, -1), slot], dim=1)[:, None] - slot[..., None]
+    if causal:
+        seen &= ahead <= 0
+    if window is not None:
+        seen &= ahead.abs() < window
+    return seen[:, None]
 
 
 def _attend(
@@ -132,35 +164,32 @@ def _attend(
     context: Tensor,
     x: Tensor,
     rotary: tuple[Tensor, Tensor],
-    kept: GrowingLayer,
     mask: Tensor | None,
+    kept: GrowingLayer | None,
 ) -> Tensor:
-    heads = (-1, attention.head_dim)
+    heads, slots = (-1, attention.head_dim), x.shape[1]
     rows = torch.cat([context, x], dim=1)  # the context is not normed again: hidden_norm has done it
     q = attention.q_norm(attention.q_proj(x).unflatten(-1, heads)).transpose(1, 2)
     k = attention.k_norm(attention.k_proj(rows).unflatten(-1, heads)).transpose(1, 2)
     v = attention.v_proj(rows).unflatten(-1, heads).transpose(1, 2)
-    cos, sin = rotary
-    slots = x.shape[1]
-    q, _ = apply_rotary_pos_emb(q, q, cos[:, -slots:], sin[:, -slots:])
-    k, _ = apply_rotary_pos_emb(k, k, cos, sin)
-    k, v = kept.update(k, v)
+    cos, sin = (part[:, None] for part in rotary)
+    q = q * cos[:, :, -slots:] + rotate_half(q) * sin[:, :, -slots:]
+    k = k * cos + rotate_half(k) * sin
+    if kept is not None:
+        k, v = kept.update(k, v)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=attention.scaling, enable_gqa=True)
-    kept.crop(-slots)  # the block's own entries never stay
+    if kept is not None:
+        kept.crop(-slots)  # the blocks' own entries never stay
     return attention.o_proj(out.transpose(1, 2).flatten(2))
 
 
 class DFlashDrafter:
-    """One generation with a DFlash model: its context cache, and the embedding and output head it shares with
-    the target.
-    """
+    """One generation with a DFlash model: the cache of its context, and what it borrows from the target."""
 
     def __init__(self, model: DFlashModel, target: PreTrainedModel):
         self.model = model
         self.vocabulary = model.vocabulary
-        self._embed: Any = model.embed_tokens or target.get_input_embeddings()
-        self._head: Any = model.lm_head or target.get_output_embeddings()
-        self._softcap = getattr(target.config.get_text_config(decoder=True), "final_logit_softcapping", None)
+        self._borrowed = model.borrow(target)
         self._cache = [GrowingLayer() for _ in model.layers]
 
     @torch.inference_mode()
@@ -168,16 +197,7 @@ class DFlashDrafter:
         self, features: Float[Tensor, "m width"], tokens: Int[Tensor, "m"]
     ) -> Float[Tensor, "depth vocab"]:
         """Logits of the next block_size − 1 positions; see `Drafter.draft`."""
-        model, weight = self.model, self.model.norm.weight
-        block = tokens.new_full((model.config.block_size,), model.config.mask_token_id)
-        block[0] = tokens[-1]
-        embedded = self._embed(block[None].to(input_device(self._embed, model.device)))[0].to(weight)
-        hidden = model(features.to(weight), embedded, self._cache)
-        logits = self._head(hidden[None, 1:].to(input_device(self._head, model.device)))[0].to(model.device)
-        return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
-
-
-def input_device(module: nn.Module, default: torch.device) -> torch.device:
-    """Where a module of the target wants its input; offloaded and packed ones take it from anywhere."""
-    device = next((p.device for p in module.parameters()), default)
-    return default if device.type == "meta" else device
+        weight = self.model.norm.weight
+        block = self._borrowed.embed(self.model.noise(tokens[-1:])).to(weight)  # (1, slots, hidden)
+        hidden = self.model(features.to(weight)[None], block[None], cache=self._cache)
+        return self._borrowed.logits(hidden[0, :, 1:])[0]

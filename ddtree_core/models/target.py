@@ -4,8 +4,8 @@ What differs between architectures stays in here (masks, positions, caches, devi
 asks what the target is.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -30,6 +30,7 @@ from ddtree_core.models.cache import (
     open_tree,
     sliding_window,
 )
+from ddtree_core.models.capture import captured
 from ddtree_core.models.gated_delta_layers import recurrent_layers, tree_layers
 from ddtree_core.models.probe import tolerance, tree_distance
 from ddtree_core.trees import DraftTree
@@ -191,37 +192,14 @@ class Target:
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def _forward(self, ids: Tensor, **kwargs: object) -> Scores:
-        with _captured(self._layers, self.layer_ids) as captured:
+        with captured([self._layers[k] for k in self.layer_ids]) as outputs:
             out = self.model(
                 input_ids=ids.to(self.model.device)[None], cache=self._cache, use_cache=True, **kwargs
             )
-        return Scores(out.logits[0], self._features(captured, len(ids)))
+        return Scores(out.logits[0], self._features(outputs, len(ids)))
 
-    def _features(self, captured: dict[int, Tensor], n: int) -> Tensor:
-        if not self.layer_ids:
+    def _features(self, outputs: list[Tensor], n: int) -> Tensor:
+        if not outputs:
             return torch.empty(n, 0)
-        device = self._feature_device or captured[self.layer_ids[-1]].device
-        return torch.cat([captured[k].to(device) for k in self.layer_ids], dim=-1)
-
-
-@contextmanager
-def _captured(layers: nn.ModuleList, layer_ids: Sequence[int]) -> Iterator[dict[int, Tensor]]:
-    """Collect the outputs (N, hidden) of the given blocks while the context is open.
-
-    The block's own output is what drafters are trained on; the library's last entry of `hidden_states` is
-    already past the final norm.
-    """
-    outputs: dict[int, Tensor] = {}
-
-    def keep(k: int):
-        def hook(_module: nn.Module, _args: object, output: Tensor | tuple[Tensor, ...]) -> None:
-            outputs[k] = (output[0] if isinstance(output, tuple) else output)[0]
-
-        return hook
-
-    handles = [layers[k].register_forward_hook(keep(k)) for k in set(layer_ids)]
-    try:
-        yield outputs
-    finally:
-        for handle in handles:
-            handle.remove()
+        device = self._feature_device or outputs[-1].device
+        return torch.cat([output[0].to(device) for output in outputs], dim=-1)

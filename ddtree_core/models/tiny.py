@@ -103,12 +103,9 @@ def tiny_config(kind: str) -> PreTrainedConfig:
 
 def tiny_target(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
     """A target with random float32 weights drawn from `seed`, leaving the global random state as it was."""
-    state = torch.random.get_rng_state()
-    try:
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    finally:
-        torch.random.set_rng_state(state)
 
 
 def tiny_model(kind: str) -> PreTrainedModel:

@@ -18,7 +18,7 @@ from ddtree_core.models.loading import stop_ids
 from ddtree_core.training.archive import Texts, conversations, load_texts, texts_of
 from ddtree_core.training.corpus import Corpus, answers
 from ddtree_core.training.held_out import held_out_prompts, never_written
-from ddtree_core.training.prompts import DOMAINS
+from ddtree_core.training.openings import DOMAINS
 from ddtree_core.training.publish import save_drafter
 from ddtree_core.training.recipe import Recipe, follow, load_recipe, make_corpus, prepare
 from ddtree_core.training.small_target import (

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ddtree_core.training.corpus import Corpus, add_texts
 from ddtree_core.training.identity import CorpusError, Identity, identity
-from ddtree_core.training.prompts import DOMAINS, complete_answer, user_turn
+from ddtree_core.training.openings import DOMAINS, complete_answer, user_turn
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ddtree_core.decoding.batched import Written, read_texts, write_texts
 from ddtree_core.decoding.prompts import encode_prompt
-from ddtree_core.training.generation import Written, read, write
 from ddtree_core.training.identity import CorpusError, Identity, identity
-from ddtree_core.training.prompts import DOMAINS, HeldOut, draw_openings, periodic, sampled, user_turn
+from ddtree_core.training.openings import DOMAINS, HeldOut, draw_openings, periodic, sampled, user_turn
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def answers(
     max_new_tokens: int = 192,
 ) -> list[Text]:
     """The target's greedy answers to user turns given as (domain, text), each cut at its first loop."""
-    written = write(
+    written = write_texts(
         model,
         [encode_prompt(tokenizer, [{"role": "user", "content": text}]) for _, text in prompts],
         max_new_tokens=max_new_tokens,
@@ -154,7 +154,7 @@ def write_prompts(
     begun = [opening for opening in openings if not opening.complete]
     pick = sampled(torch.Generator().manual_seed(seed))
     prompts = [tokenizer(before + o.text, add_special_tokens=False).input_ids for o in begun]
-    turns = write(model, prompts, max_new_tokens=max_tokens, stop_ids=stop_ids, pick=pick)
+    turns = write_texts(model, prompts, max_new_tokens=max_tokens, stop_ids=stop_ids, pick=pick)
     texts = [(o.domain, o.text) for o in openings if o.complete]
     for opening, prompt, turn in zip(begun, prompts, turns, strict=True):
         if int(turn.ids[-1]) in stop_ids:
@@ -180,7 +180,7 @@ def add_texts(
     for n, start in enumerate(tqdm(range(0, len(texts), batch), desc="features", unit="shard")):
         path, part = _shard_path(folder, first_shard + n), texts[start : start + batch]
         if not path.is_file():
-            written = read(model, [(ids, prompt) for ids, prompt, _ in part], layer_ids)
+            written = read_texts(model, [(ids, prompt) for ids, prompt, _ in part], layer_ids)
             domains = (domain for *_, domain in part)
             save_shard(path, [Text(**vars(w), domain=d) for w, d in zip(written, domains, strict=True)])
 

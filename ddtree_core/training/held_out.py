@@ -2,7 +2,7 @@
 
 from ddtree_core.decoding.prompts import load_prompts
 from ddtree_core.paths import data_dir
-from ddtree_core.training.prompts import DOMAINS
+from ddtree_core.training.openings import DOMAINS
 
 
 def held_out_prompts() -> list[tuple[str, str]]:

@@ -1,6 +1,4 @@
-"""A new drafter for a target: its shape, its vocabulary, and first weights taken from the target's last
-layers.
-"""
+"""A new drafter for a target: its shape, its vocabulary, and first weights from the target's last layers."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -89,13 +87,10 @@ def new_drafter(
     Its layers begin as the target's last ones where shapes agree, and `fc` hands the last captured block's
     output on; the rest is random from `seed`. The output head is the target's and stays frozen.
     """
-    state = torch.random.get_rng_state()
-    try:
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = DFlashModel(config)
         nn.init.normal_(model.fc.weight, std=0.2 * float(scale.mean()) / model.fc.in_features**0.5)
-    finally:
-        torch.random.set_rng_state(state)
     sources: list[Any] = list(decoder_layers(target))[-len(model.layers) :]
     hidden = config.body.hidden_size
     with torch.no_grad():

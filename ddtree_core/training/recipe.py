@@ -29,7 +29,7 @@ from ddtree_core.training.initialise import (
     new_drafter,
 )
 from ddtree_core.training.state import Step
-from ddtree_core.training.train import Plan, train_drafter
+from ddtree_core.training.train import DrafterPlan, train_drafter
 
 VALIDATION_SHARE = 40  # one text in so many is not trained on
 
@@ -41,7 +41,7 @@ class Recipe:
     target: str  # a registered pair's name, a folder or a hub id
     layer_ids: tuple[int, ...]
     mask_token_id: int
-    stages: tuple[Plan, ...]
+    stages: tuple[DrafterPlan, ...]
     block_size: int = 8
     layers: int = 2
     draft_vocab_size: int | None = None
@@ -55,7 +55,7 @@ def load_recipe(path: Path) -> Recipe:
     """Read a recipe from JSON. Raises `ValueError` for a file that is not one."""
     try:
         told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        stages = tuple(Plan(**stage) for stage in told.pop("stages"))
+        stages = tuple(DrafterPlan(**stage) for stage in told.pop("stages"))
         return Recipe(**{**told, "layer_ids": tuple(told["layer_ids"]), "stages": stages})
     except (OSError, ValueError, TypeError, KeyError) as error:
         fields = ", ".join(Recipe.__dataclass_fields__)

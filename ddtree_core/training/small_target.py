@@ -115,17 +115,14 @@ def new_target(config: Qwen3_5TextConfig, seed: int = 0) -> PreTrainedModel:
     The library's initial time steps forget a token after one more. These are log-uniform between 0.001 and
     0.1, as Gated DeltaNet was trained (arXiv 2412.06464).
     """
-    state = torch.random.get_rng_state()
-    try:
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         for name, parameter in model.named_parameters():
             if name.endswith("dt_bias"):
                 dt = torch.empty_like(parameter).uniform_(math.log(1e-3), math.log(0.1)).exp()
                 parameter.data.copy_(dt.expm1().log())  # softplus of it is dt
-        return model
-    finally:
-        torch.random.set_rng_state(state)
+    return model
 
 
 def encode_conversations(

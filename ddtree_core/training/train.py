@@ -3,23 +3,22 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ddtree_core.models.borrowed import Borrowed, head_rows
 from ddtree_core.models.drafter import DFlashModel
 from ddtree_core.training.batches import Batch, Batches
-from ddtree_core.training.blocks import draft_blocks
 from ddtree_core.training.objective import drafting_loss, position_weights
 from ddtree_core.training.state import Schedule, Step, descend
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Schedule):
+class DrafterPlan(Schedule):
     """How long and how to train a drafter."""
 
     texts: int = 8  # per step
@@ -29,39 +28,42 @@ class Plan(Schedule):
     decay: float = 3.0  # of the position weights exp(−(k − 1) / decay)
 
 
-class Tables:
-    """The target's frozen embedding and output head, as the drafter uses them."""
+class Tables(Borrowed):
+    """What a drafter in training borrows: embedding, and head rows in float32 that no gradient reaches."""
 
     def __init__(self, model: DFlashModel, target: PreTrainedModel):
-        head: Any = target.get_output_embeddings()
         size = model.config.body.vocab_size
         chosen = torch.arange(size) if model.vocabulary is None else model.vocabulary.cpu()
-        self.embed: Any = target.get_input_embeddings()
-        self.head = head.weight.detach()[chosen.to(head.weight.device)].float()  # (vocab, hidden)
+        head = model.lm_head or head_rows(target, chosen).float()
+        super().__init__(target, model.device, embedding=model.embed_tokens, head=head)
         self.column = torch.full((size,), -1)  # token id → column of the logits
         self.column[chosen] = torch.arange(len(chosen))
-        self.softcap = getattr(target.config.get_text_config(decoder=True), "final_logit_softcapping", None)
 
-    def noise(self, model: DFlashModel, roots: Tensor, slots: int) -> Float[Tensor, "*roots slots hidden"]:
-        """Embedded noise blocks `[root, MASK, …]`."""
-        block = roots.new_full((*roots.shape, slots), model.config.mask_token_id)
-        block[..., 0] = roots
-        return self.embed(block).detach().float()
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Logits over the drafter's vocabulary."""
-        logits = hidden @ self.head.T
-        return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
+def block_logits(
+    model: DFlashModel,
+    tables: Borrowed,
+    features: Float[Tensor, "texts rows width"],
+    roots: Int[Tensor, "texts anchors"],
+    anchors: Int[Tensor, "texts anchors"],
+    slots: int,
+) -> Float[Tensor, "texts anchors slots-1 vocab"]:
+    """Logits of blocks of `slots` slots whose roots are at `anchors`: one `DFlashDrafter.draft` for each.
+
+    Rows of `features` at or behind an anchor are not seen by its block, so texts may be padded behind.
+    """
+    block = tables.embed(model.noise(roots, slots)).to(features.dtype)
+    hidden = model(features, block, anchors)
+    return tables.logits(hidden[:, :, 1:])
 
 
 def batch_loss(
-    model: DFlashModel, tables: Tables, batch: Batch, scale: Tensor, plan: Plan
+    model: DFlashModel, tables: Tables, batch: Batch, scale: Tensor, plan: DrafterPlan
 ) -> Float[Tensor, ""]:
     """The loss of all blocks of a batch."""
     slots = plan.block_size
     roots = batch.ids.gather(1, batch.anchors)
-    hidden = draft_blocks(model, batch.features / scale, tables.noise(model, roots, slots), batch.anchors)
-    logits = tables.logits(hidden[:, :, 1:])  # (texts, anchors, slots − 1, vocab)
+    logits = block_logits(model, tables, batch.features / scale, roots, batch.anchors, slots)
     drafted = batch.anchors[..., None] + torch.arange(1, slots)  # positions of the drafted tokens
     tokens = F.pad(batch.ids, (0, slots), value=-1).gather(1, drafted.flatten(1)).view_as(drafted)
     labels = torch.where(tokens < 0, -2, tables.column[tokens.clamp_min(0)])
@@ -78,7 +80,7 @@ def train_drafter(
     target: PreTrainedModel,
     batches: Batches,
     scale: Float[Tensor, "width"],
-    plan: Plan,
+    plan: DrafterPlan,
     *,
     folder: Path | None = None,
     save_every: int = 100,

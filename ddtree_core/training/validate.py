@@ -14,9 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ddtree_core.models.drafter import DFlashModel
-from ddtree_core.training.blocks import draft_blocks
 from ddtree_core.training.corpus import Text
-from ddtree_core.training.train import Tables
+from ddtree_core.training.train import Tables, block_logits
 from ddtree_core.trees import best_first, chain, tree_walk
 
 
@@ -68,9 +67,8 @@ def _drafts(
     anchors = torch.arange(text.prompt_length, len(text.ids) - 1)
     slots, drafts = model.config.block_size, {}
     for part in anchors.split(64):
-        block = tables.noise(model, text.ids[part][None], slots)
-        hidden = draft_blocks(model, features, block, part[None])[0, :, 1:]
-        drafts.update(zip(part.tolist(), tables.logits(hidden), strict=True))
+        logits = block_logits(model, tables, features, text.ids[part][None], part[None], slots)
+        drafts.update(zip(part.tolist(), logits[0], strict=True))
     return drafts
 
 

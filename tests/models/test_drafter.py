@@ -160,7 +160,7 @@ def embedded(target: PreTrainedModel, root: int) -> Tensor:
 def test_one_pass_equals_the_definition(kind: str, context: int) -> None:
     model, features = build(KINDS[kind]), random_features(context)
     block = torch.randn(BLOCK, HIDDEN, generator=torch.Generator().manual_seed(2))
-    found = model(features, block, [GrowingLayer() for _ in model.layers])
+    found = model(features[None], block[None, None], cache=[GrowingLayer() for _ in model.layers])[0, 0]
     torch.testing.assert_close(found.double(), reference(model, features, block), atol=TOLERANCE, rtol=0)
 
 
@@ -190,7 +190,7 @@ def test_the_cache_keeps_context_features_only(kind: str) -> None:
     for committed in (5, 1, 70, 4):  # past the first buffer of 64 rows
         features = random_features(committed, seed=committed)
         kept = [layer.keys[:, :, :done].clone() for layer in cache if layer.keys is not None]
-        model(features, torch.ones(BLOCK, HIDDEN), cache)
+        model(features[None], torch.ones(1, 1, BLOCK, HIDDEN), cache=cache)
         done += committed
         assert [layer.get_seq_length() for layer in cache] == [done, done]
         for before, layer in zip(kept, cache, strict=False):

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from ddtree_core.decoding.batched import write_texts
 from ddtree_core.models import ModelPair
 from ddtree_core.models.tiny import BlurredLookahead, byte_tokenizer, tiny_config, tiny_target
 from ddtree_core.training.corpus import Corpus, Text, claim, save_shard
-from ddtree_core.training.generation import write
 from ddtree_core.training.identity import identity
 
 LAYER_IDS = (0, 1, 2)
@@ -39,7 +39,7 @@ def make_corpus(pair: ModelPair, folder: Path, texts: int = 192, answer: int = 4
     """A corpus of prompts that count bytes up from different starts, written by the pair's target."""
     claim(folder, identity(pair.model, pair.tokenizer, LAYER_IDS))
     prompts = [list(range(20 + i, 23 + i + i % 6)) for i in range(texts)]
-    written = write(pair.model, prompts, max_new_tokens=answer, stop_ids=(), layer_ids=LAYER_IDS)
+    written = write_texts(pair.model, prompts, max_new_tokens=answer, stop_ids=(), layer_ids=LAYER_IDS)
     domains = ["chat", "code", "math"] * (texts // 3)
     rows = [Text(**vars(w), domain=d) for w, d in zip(written, domains, strict=True)]
     save_shard(folder / "shard-00000.safetensors", rows)

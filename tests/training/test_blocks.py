@@ -8,8 +8,7 @@ from transformers import Qwen3Config
 from ddtree_core.models import ModelPair
 from ddtree_core.models.draft_config import DFlashConfig
 from ddtree_core.models.drafter import DFlashDrafter, DFlashModel
-from ddtree_core.training.blocks import draft_blocks
-from ddtree_core.training.train import Tables
+from ddtree_core.training.train import Tables, block_logits
 
 KINDS = {
     "full": ((False, False), (None, None)),
@@ -47,8 +46,7 @@ def test_blocks_equal_the_drafter_at_every_anchor(kind: str, pair: ModelPair):
     features[1, 9:] = 1e3  # what lies behind an anchor must not matter
     anchors = torch.tensor([[12, 1, 7, 7], [9, 4, 2, 1]])
     with torch.inference_mode():
-        noise = tables.noise(model, ids.gather(1, anchors), 6)
-        logits = tables.logits(draft_blocks(model, features, noise, anchors)[:, :, 1:])
+        logits = block_logits(model, tables, features, ids.gather(1, anchors), anchors, slots=6)
         for text in range(2):
             for i, anchor in enumerate(anchors[text].tolist()):
                 drafter = DFlashDrafter(model, pair.model)

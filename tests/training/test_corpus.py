@@ -15,7 +15,7 @@ from ddtree_core.training.batches import Batches, like_length
 from ddtree_core.training.corpus import Corpus, write_corpus
 from ddtree_core.training.held_out import never_written
 from ddtree_core.training.identity import CorpusError, identity
-from ddtree_core.training.prompts import HeldOut, draw_openings, periodic, user_turn
+from ddtree_core.training.openings import HeldOut, draw_openings, periodic, user_turn
 
 
 def write_small(pair: ModelPair, folder: Path, shards: range = range(3), **options) -> Corpus:

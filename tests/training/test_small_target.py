@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ddtree_core.training.prompts import complete_answer
+from ddtree_core.training.openings import complete_answer
 from ddtree_core.training.small_target import (
     SPECIAL_TOKENS,
     ConversationBatches,

@@ -16,10 +16,10 @@ from ddtree_core.training.initialise import draft_config, feature_scale, new_dra
 from ddtree_core.training.objective import drafting_loss, position_weights
 from ddtree_core.training.publish import save_drafter
 from ddtree_core.training.recipe import Recipe, follow, prepare
-from ddtree_core.training.train import Plan, train_drafter
+from ddtree_core.training.train import DrafterPlan, train_drafter
 from ddtree_core.training.validate import tau, walk_texts
 
-PLAN = Plan(steps=12, texts=6, anchors=8, block_size=4, warmup=3)
+PLAN = DrafterPlan(steps=12, texts=6, anchors=8, block_size=4, warmup=3)
 
 
 def fresh(pair: ModelPair, corpus: Corpus) -> tuple[DFlashModel, torch.Tensor]:
@@ -30,7 +30,7 @@ def fresh(pair: ModelPair, corpus: Corpus) -> tuple[DFlashModel, torch.Tensor]:
     return new_drafter(pair.model, config, scale), scale
 
 
-def train(pair: ModelPair, corpus: Corpus, plan: Plan = PLAN, steps: int | None = None, folder=None):
+def train(pair: ModelPair, corpus: Corpus, plan: DrafterPlan = PLAN, steps: int | None = None, folder=None):
     """Losses and weights of a training that is stopped after `steps` steps of this call."""
     model, scale = fresh(pair, corpus)
     batches = Batches(corpus, list(range(len(corpus))), plan.texts, plan.anchors, plan.seed)
@@ -123,7 +123,7 @@ def test_blocks_longer_than_the_drafters_are_refused(pair: ModelPair, corpus: Co
 
 
 def test_the_rate_warms_up_holds_and_cools_down():
-    plan = Plan(steps=100, warmup=10, cooldown=0.4, learning_rate=1.0)
+    plan = DrafterPlan(steps=100, warmup=10, cooldown=0.4, learning_rate=1.0)
     assert plan.rate(0) == pytest.approx(0.1)
     assert plan.rate(9) == plan.rate(59) == 1.0
     assert plan.rate(80) == pytest.approx(0.5)

@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ddtree_core.decoding.batched import write_texts
 from ddtree_core.decoding.prompts import Prompt, encode_prompt
 from ddtree_core.models.drafter import Drafter
 from ddtree_core.models.pair import ModelPair
 from ddtree_core.models.target import Target, decoder_layers
-from ddtree_core.training.generation import write
 from ddtree_core.trees import token_ids
 
 DEPTH = 3  # drafted tokens by which drafts are compared; later ones are rarely reached
@@ -51,7 +51,7 @@ def record(pair: ModelPair, prompts: Sequence[Prompt], max_new_tokens: int = 40)
     if not prompts:
         raise ValueError("there are no prompts; give at least one, three or more of several kinds are better")
     ids = [encode_prompt(pair.tokenizer, prompt, **pair.template) for prompt in prompts]
-    written = write(pair.model, ids, max_new_tokens=max_new_tokens, stop_ids=pair.stop_ids)
+    written = write_texts(pair.model, ids, max_new_tokens=max_new_tokens, stop_ids=pair.stop_ids)
     every, device, texts = range(len(decoder_layers(pair.model))), pair.draft.device, []
     for text in written:
         if len(text.ids) - text.prompt_length < 3:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ddtree_core.diagnosis.acceptance.case import Case, Places, score, spread, standard_error
-from ddtree_core.diagnosis.acceptance.wiring import Wiring, embedding, output_head
+from ddtree_core.diagnosis.acceptance.wiring import Wiring
+from ddtree_core.models.borrowed import Borrowed
 from ddtree_core.models.drafter import DFlashModel
 from ddtree_core.models.pair import ModelPair
 
@@ -118,8 +119,11 @@ def _mask_tokens(pair: ModelPair, wiring: Wiring) -> list[Setting]:
 def _tables(pair: ModelPair, model: DFlashModel, wiring: Wiring) -> dict[str, list[Setting]]:
     """The target's own tables, where the drafter reads others: compared on a few ids and hidden states."""
     target, device = pair.model, pair.draft.device
-    embed = embedding(target.get_input_embeddings(), device)
-    head = output_head(target.get_output_embeddings(), target, device, model.vocabulary)
+    theirs, columns = Borrowed(target, device), slice(None) if model.vocabulary is None else model.vocabulary
+
+    def head(hidden: Tensor) -> Tensor:
+        return theirs.logits(hidden)[..., columns]
+
     size = target.config.get_text_config(decoder=True).vocab_size
     ids = torch.arange(0, size, max(1, size // 64), device=device)
     probes = torch.randn(4, model.norm.weight.shape[0], generator=torch.Generator().manual_seed(0))
@@ -128,8 +132,8 @@ def _tables(pair: ModelPair, model: DFlashModel, wiring: Wiring) -> dict[str, li
     same = given.shape == own.shape and torch.allclose(given, own, rtol=1e-2, atol=1e-2 * float(own.std()))
     return {
         "embedding": []
-        if torch.equal(wiring.embed(ids), embed(ids))
-        else [("the target's", {"embed": embed})],
+        if torch.equal(wiring.embed(ids), theirs.embed(ids))
+        else [("the target's", {"embed": theirs.embed})],
         "output head": [] if same else [("the target's", {"head": head})],
     }
 

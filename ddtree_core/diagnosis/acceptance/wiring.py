@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from jaxtyping import Int
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch import Tensor
 
-from ddtree_core.models.drafter import DFlashModel, input_device
+from ddtree_core.models.drafter import DFlashModel
 from ddtree_core.models.pair import ModelPair
 
 
@@ -53,33 +52,14 @@ def wiring_of(pair: ModelPair) -> Wiring:
             f"the drafter of {pair.name} is a {type(draft).__name__}, expected a DFlash drafter; load a pair "
             f"that has one"
         )
-    config, target = draft.config, pair.model
+    config, borrowed = draft.config, draft.borrow(pair.model)
     return Wiring(
         layer_ids=config.target_layer_ids,
         causal=config.causal,
         windows=config.windows,
         rope={**(config.body.rope_parameters or {})},
         mask_token_id=config.mask_token_id,
-        embed=embedding(draft.embed_tokens or target.get_input_embeddings(), draft.device),
-        head=output_head(draft.lm_head or target.get_output_embeddings(), target, draft.device),
+        embed=borrowed.embed,
+        head=borrowed.logits,
         dtype=draft.norm.weight.dtype,
     )
-
-
-def embedding(table: nn.Module, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """Rows of an embedding table that may live on another device than the drafter."""
-    return lambda ids: table(ids.to(input_device(table, device))).to(device)
-
-
-def output_head(
-    table: Any, target: PreTrainedModel, device: torch.device, columns: Tensor | None = None
-) -> Callable[[Tensor], Tensor]:
-    """Logits of an output head, capped as the target's are; `columns` keeps some of them."""
-    cap = getattr(target.config.get_text_config(decoder=True), "final_logit_softcapping", None)
-
-    def logits(hidden: Tensor) -> Tensor:
-        given = table(hidden.to(input_device(table, device))).to(device)
-        given = given if columns is None else given[..., columns]
-        return given if cap is None else torch.tanh(given / cap) * cap
-
-    return logits

@@ -4,8 +4,7 @@ The decoding loop serves one text at a time; a corpus needs throughput. Prompts 
 rows advance together, and finished rows leave the batch, so that no pass computes what nobody needs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ddtree_core.models.cache import new_cache
+from ddtree_core.models.capture import captured
 from ddtree_core.models.target import decoder_layers
 
 Pick = Callable[[Float[Tensor, "batch vocab"]], Int[Tensor, "batch"]]
@@ -36,7 +36,7 @@ def greedy(logits: Float[Tensor, "batch vocab"]) -> Int[Tensor, "batch"]:
 
 
 @torch.no_grad()
-def write(
+def write_texts(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
     *,
@@ -55,7 +55,7 @@ def write(
     kept: list[list[tuple[Tensor, Tensor]]] = [[] for _ in prompts]
     rows: list[int | None] = list(range(len(prompts)))  # the text of each batch row; None once it has ended
     cache = new_cache(model.config)
-    with capture(model, layer_ids) as seen:
+    with captured(_read_by_drafters(model, layer_ids)) as outputs:
         for _ in range(max_new_tokens):
             positions = (visible.cumsum(-1) - 1).clamp_min(0)[:, -step.shape[1] :]
             out = model(
@@ -66,7 +66,8 @@ def write(
                 use_cache=True,
                 logits_to_keep=1,
             )
-            features, final, read = seen.features(), seen.final(), visible[:, -step.shape[1] :].bool().cpu()
+            features, final = _stored(outputs)
+            read = visible[:, -step.shape[1] :].bool().cpu()
             step = pick(out.logits[:, -1])[:, None]
             for i, (row, token) in enumerate(zip(rows, step[:, 0].tolist(), strict=True)):
                 if row is None:
@@ -101,7 +102,7 @@ def _padded_in_front(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def read(
+def read_texts(
     model: PreTrainedModel, texts: Sequence[tuple[Sequence[int], int]], layer_ids: Sequence[int]
 ) -> list[Written]:
     """The features of finished texts, given as (ids, prompt length), in one pass over all of them."""
@@ -109,49 +110,22 @@ def read(
     batch = torch.zeros(len(texts), width, dtype=torch.long)
     for row, (ids, _) in enumerate(texts):
         batch[row, : len(ids) - 1] = torch.tensor(ids[:-1])  # padded behind, where no position looks
-    with capture(model, layer_ids) as seen:
+    with captured(_read_by_drafters(model, layer_ids)) as outputs:
         model(input_ids=batch.to(model.device), use_cache=False, logits_to_keep=1)
-        features, final = seen.features(), seen.final()
+    features, final = _stored(outputs)
     return [
         Written(torch.tensor(ids), prompt, features[row, : len(ids) - 1], final[row, : len(ids) - 1])
         for row, (ids, prompt) in enumerate(texts)
     ]
 
 
-class Captured:
-    """What the blocks and the decoder gave in the last forward pass, as float16 on the CPU."""
-
-    def __init__(self, layer_ids: Sequence[int]):
-        self.layer_ids = tuple(layer_ids)
-        self.outputs: dict[int, Tensor] = {}  # by block; −1: the decoder's output, past the final norm
-
-    def features(self) -> Float[Tensor, "batch n width"]:
-        """Outputs of the captured blocks, side by side in the order of `layer_ids`."""
-        if not self.layer_ids:
-            return self.final()[..., :0]
-        return torch.cat([self.outputs[k].half().cpu() for k in self.layer_ids], dim=-1)
-
-    def final(self) -> Float[Tensor, "batch n hidden"]:
-        """What the output head reads."""
-        return self.outputs[-1].half().cpu()
-
-
-@contextmanager
-def capture(model: PreTrainedModel, layer_ids: Sequence[int]) -> Iterator[Captured]:
-    """Record the outputs of the given blocks (0-based) and of the decoder while the context is open."""
-    captured = Captured(layer_ids)
-
-    def keep(k: int):
-        def hook(_module: nn.Module, _args: object, output: object) -> None:
-            captured.outputs[k] = output if isinstance(output, Tensor) else output[0]  # pyright: ignore
-
-        return hook
-
+def _read_by_drafters(model: PreTrainedModel, layer_ids: Sequence[int]) -> list[nn.Module]:
+    """The captured blocks and, last, the decoder, whose output is past the final norm."""
     layers = decoder_layers(model)
-    handles = [layers[k].register_forward_hook(keep(k)) for k in set(layer_ids)]
-    handles.append(model.get_decoder().register_forward_hook(keep(-1)))
-    try:
-        yield captured
-    finally:
-        for handle in handles:
-            handle.remove()
+    return [*(layers[k] for k in layer_ids), model.get_decoder()]
+
+
+def _stored(outputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """`features` (batch, n, width) and `final` (batch, n, hidden) as they are kept: float16, on the CPU."""
+    *blocks, final = [output.half().cpu() for output in outputs]
+    return torch.cat(blocks, dim=-1) if blocks else final[..., :0], final
