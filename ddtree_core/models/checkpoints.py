@@ -1,5 +1,4 @@
-"""DFlash checkpoints on disk → `DFlashModel`: tensors of the original (z-lab) and of the `speculators`
-layout.
+"""DFlash checkpoints on disk → `DFlashModel`, in the original (z-lab) and in the `speculators` layout.
 
 Every rule that the two layouts leave to the reader is applied in here, once, and a checkpoint that does not
 fit is refused in one sentence before any weight is used.
@@ -106,8 +105,7 @@ def _vocabulary(
         if config.draft_vocab_size != config.body.vocab_size:
             raise CheckpointError(
                 f"{folder}: draft_vocab_size is {config.draft_vocab_size} of {config.body.vocab_size}, but "
-                f"there is no d2t tensor that "
-                "maps draft ids to token ids"
+                f"there is no d2t tensor that maps draft ids to token ids"
             )
         return config, None
     vocabulary = torch.arange(len(offsets)) + offsets.long()
@@ -128,20 +126,20 @@ def _check_tensors(model: DFlashModel, tensors: Mapping[str, Tensor], folder: Pa
     expected = {name: tuple(p.shape) for name, p in model.state_dict().items()}
     missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     if missing or extra:
-        told = [
+        parts = [
             f"{what} {', '.join(names[:4])}{' …' if len(names) > 4 else ''}"
             for what, names in (("missing", missing), ("unknown", extra))
             if names
         ]
         raise CheckpointError(
-            f"{folder}: {' and '.join(told)} among its tensors; expected exactly those of a DFlash draft body"
+            f"{folder}: {' and '.join(parts)} among its tensors; expected just those of a DFlash draft body"
         )
     ids, width = len(model.config.target_layer_ids), tensors["fc.weight"].shape[-1]
     if width != ids * model.config.target_hidden_size:
         raise CheckpointError(
             f"{folder}: fc.weight reads {width} features, but {ids} layer ids × hidden size "
-            f"{model.config.target_hidden_size} give "
-            f"{ids * model.config.target_hidden_size}; config and weights do not belong together"
+            f"{model.config.target_hidden_size} give {ids * model.config.target_hidden_size}; config and "
+            f"weights do not belong together"
         )
     for name, shape in expected.items():
         if tuple(tensors[name].shape) != shape:

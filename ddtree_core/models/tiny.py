@@ -28,8 +28,9 @@ from transformers import (
 SPECIAL_TOKENS = ("<|bos|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
 MASK_TOKEN_ID = 256 + SPECIAL_TOKENS.index("<|mask|>")
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% "
-    "endfor %}"
+    "{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 SHARP = 0.3  # deviation of weights that predict sharply; the usual 0.02 gives nearly flat predictions
@@ -81,8 +82,10 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def tiny_config(kind: str) -> PreTrainedConfig:
-    """Config of a tiny target: "llama", "qwen3", "sliding" (every other layer has a window of 16), or with
-    Gated-DeltaNet layers "qwen3_5", "qwen3_5_moe" and "qwen3_next" (both mixtures of experts).
+    """Config of a tiny target of this kind.
+
+    "llama", "qwen3", "sliding" (every other layer has a window of 16), or with Gated-DeltaNet layers
+    "qwen3_5", "qwen3_5_moe" and "qwen3_next" (both mixtures of experts).
     """
     match kind:
         case "llama":
@@ -158,18 +161,9 @@ class LookaheadDrafter:
         generator = torch.Generator().manual_seed(self._draft.seed + len(self._ids))
         ids, rows = torch.tensor(self._ids, device=self._target.device), []
         for k in range(self._draft.depth):
-            logits = (
-                self._target(input_ids=ids[None], use_cache=False, logits_to_keep=1)
-                .logits[0, -1]
-                .float()
-                .cpu()
-            )
-            blur = (
-                torch.randn(logits.shape, generator=generator)
-                * logits.std()
-                * self._draft.noise
-                * (1 + k / 4)
-            )
-            rows.append(logits + blur)
+            out = self._target(input_ids=ids[None], use_cache=False, logits_to_keep=1)
+            logits = out.logits[0, -1].float().cpu()
+            noise = torch.randn(logits.shape, generator=generator)
+            rows.append(logits + noise * logits.std() * self._draft.noise * (1 + k / 4))
             ids = torch.cat([ids, logits.argmax()[None].to(ids.device)])
         return torch.stack(rows)

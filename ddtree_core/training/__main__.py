@@ -75,7 +75,7 @@ def train(recipe: Recipe, work: Path, out: Path, every: int) -> None:
         held_out=never_written(),
     )
     prepared = prepare(recipe, target, corpus)
-    print(f"{len(corpus)} texts, {corpus.answer_tokens} answer tokens, {len(prepared.validation)} texts held")
+    print(f"{len(corpus)} texts, {corpus.answer_tokens} answer tokens, {len(prepared.validation)} set aside")
     texts, seconds = [corpus[n] for n in prepared.validation[:24]], 0.0
     with tqdm(total=sum(plan.steps for plan in recipe.stages), desc="training", unit="step") as bar:
         for step in follow(recipe, prepared, target, work):
@@ -90,21 +90,19 @@ def train(recipe: Recipe, work: Path, out: Path, every: int) -> None:
                 )
     save_drafter(prepared.model, prepared.scale, out)
     figures = table(measure(load_drafter(out, target), target, tokenizer))
-    told: dict[str, Any] = {
+    data: dict[str, Any] = {
         "recipe": asdict(recipe),
         "texts": len(corpus),
         "answer_tokens": corpus.answer_tokens,
         "training_seconds": round(seconds),
         "held_out": figures,
     }
-    (out / "training.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    (out / "training.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     show(figures)
 
 
 def train_small_target(texts: Path, writer: str, work: Path, out: Path, steps: int) -> None:
-    """A small hybrid and its tokenizer from what `writer` wrote, saved in `out`; its loss on held-out
-    answers.
-    """
+    """Save a small hybrid and its tokenizer, made of what `writer` wrote; print its loss on unseen texts."""
     author, tokenizer = load_target(writer)
     talks = conversations(load_texts(texts), tokenizer)
     own = train_tokenizer(text for talk in talks for text in talk)
@@ -117,51 +115,53 @@ def train_small_target(texts: Path, writer: str, work: Path, out: Path, steps: i
     save_target(model, own, out)
     said = answers(author, tokenizer, held_out_prompts(), layer_ids=(), stop_ids=stop_ids(author, tokenizer))
     rows = [(text.ids.tolist(), text.prompt_length, text.domain) for text in said]
-    held = conversations(Texts(rows, "", ""), tokenizer)
-    loss = text_loss(load_target(str(out))[0], own, held)
+    unseen = conversations(Texts(rows, "", ""), tokenizer)
+    loss = text_loss(load_target(str(out))[0], own, unseen)
     print(
         f"{len(talks)} conversations; held out: {loss.nats_per_token:.3f} nats per token, "
         f"{loss.bits_per_byte:.3f} bits per byte"
     )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run one command; 1 with one sentence on stderr for whatever cannot be done."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ddtree_core.training", description=__doc__)
     parser.add_argument("--threads", type=int, help="threads for torch (default: all cores)")
     commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("drafter", help="write the corpus, train, save and measure a drafter")
-    one.add_argument("recipe", type=Path, help="JSON file; data/training holds those of the shipped drafters")
-    one.add_argument(
-        "--work", type=Path, required=True, help="folder for corpus and checkpoints; found again"
-    )
-    one.add_argument("--out", type=Path, required=True, help="folder for the finished drafter")
-    one.add_argument("--validate-every", type=int, default=200, metavar="STEPS")
-    two = commands.add_parser("measure", help="measure a finished drafter on the held-out prompts")
-    two.add_argument("drafter", type=Path)
-    two.add_argument("--target", required=True, help="a registered pair's name, a folder or a hub id")
-    four = commands.add_parser("target", help="train a small hybrid target from scratch")
-    four.add_argument("texts", type=Path, help="texts that another target wrote, see the command texts")
-    four.add_argument("--writer", required=True, help="that target: a pair's name, a folder or a hub id")
-    four.add_argument("--work", type=Path, required=True, help="folder for checkpoints; found again")
-    four.add_argument("--out", type=Path, required=True, help="folder for the finished target")
-    four.add_argument("--steps", type=int, default=1200)
-    three = commands.add_parser("texts", help="pack the texts of a corpus, without features, into one file")
-    three.add_argument("corpus", type=Path)
-    three.add_argument("--out", type=Path, required=True)
-    told = parser.parse_args(arguments)
-    if told.threads:
-        torch.set_num_threads(told.threads)
+    drafter = commands.add_parser("drafter", help="write the corpus, train, save and measure a drafter")
+    drafter.add_argument("recipe", type=Path, help="JSON; data/training holds those of the shipped drafters")
+    drafter.add_argument("--work", type=Path, required=True, help="folder of corpus and state; found again")
+    drafter.add_argument("--out", type=Path, required=True, help="folder for the finished drafter")
+    drafter.add_argument("--validate-every", type=int, default=200, metavar="STEPS")
+    measure = commands.add_parser("measure", help="measure a finished drafter on the held-out prompts")
+    measure.add_argument("drafter", type=Path)
+    measure.add_argument("--target", required=True, help="a registered pair's name, a folder or a hub id")
+    target = commands.add_parser("target", help="train a small hybrid target from scratch")
+    target.add_argument("texts", type=Path, help="texts that another target wrote, see the command texts")
+    target.add_argument("--writer", required=True, help="that target: a pair's name, a folder or a hub id")
+    target.add_argument("--work", type=Path, required=True, help="folder of the state; found again")
+    target.add_argument("--out", type=Path, required=True, help="folder for the finished target")
+    target.add_argument("--steps", type=int, default=1200)
+    texts = commands.add_parser("texts", help="pack the texts of a corpus, without features, into one file")
+    texts.add_argument("corpus", type=Path)
+    texts.add_argument("--out", type=Path, required=True)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; 1 with one sentence on stderr for whatever cannot be done."""
+    args = _parser().parse_args(arguments)
+    if args.threads:
+        torch.set_num_threads(args.threads)
     try:
-        if told.command == "drafter":
-            train(load_recipe(told.recipe), told.work, told.out, told.validate_every)
-        elif told.command == "target":
-            train_small_target(told.texts, told.writer, told.work, told.out, told.steps)
-        elif told.command == "measure":
-            target, tokenizer = load_target(told.target)
-            show(table(measure(load_drafter(told.drafter, target), target, tokenizer)))
+        if args.command == "drafter":
+            train(load_recipe(args.recipe), args.work, args.out, args.validate_every)
+        elif args.command == "target":
+            train_small_target(args.texts, args.writer, args.work, args.out, args.steps)
+        elif args.command == "measure":
+            target, tokenizer = load_target(args.target)
+            show(table(measure(load_drafter(args.drafter, target), target, tokenizer)))
         else:
-            texts_of([Corpus(told.corpus)]).save(told.out)
+            texts_of([Corpus(args.corpus)]).save(args.out)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1

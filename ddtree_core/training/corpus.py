@@ -39,8 +39,7 @@ class Corpus:
         self.folder = folder
         if not (folder / "corpus.json").is_file():
             raise CorpusError(f"{folder} holds no corpus.json; write a corpus into it first")
-        told = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-        self.identity = Identity(told["target"], told["tokenizer"], tuple(told["layer_ids"]))
+        self.identity = _stored_identity(folder / "corpus.json")
         self._shards = [load_file(path) for path in sorted(folder.glob("shard-*.safetensors"))]
         if not self._shards:
             raise CorpusError(f"{folder} holds no finished shard yet; let the writing run for longer")
@@ -54,9 +53,8 @@ class Corpus:
         s, i = self._index[number]
         shard, start = self._shards[s], int(self._starts[s][i])
         length = int(shard["lengths"][i])
-        rows = slice(
-            start - i, start - i + length - 1
-        )  # every text before this one has one row less than ids
+        first = start - i  # every text before this one has one row less than ids
+        rows = slice(first, first + length - 1)
         return Text(
             ids=shard["ids"][start : start + length].long(),
             prompt_length=int(shard["prompt_lengths"][i]),
@@ -91,8 +89,7 @@ def write_corpus(
     max_new_tokens: int = 192,
     held_out: Sequence[str] = (),
 ) -> None:
-    """Let the target write prompts and greedy answers: one shard per number in `shards`, those on disk
-    skipped.
+    """Let the target write prompts and greedy answers: one shard per number in `shards` not yet on disk.
 
     `held_out` are prompts that must not appear, nor anything that reads nearly like one of them. Raises
     `CorpusError` for a folder that holds another target's corpus.
@@ -144,8 +141,7 @@ def write_prompts(
     held_out: HeldOut,
     max_tokens: int = 64,
 ) -> list[tuple[str, str]]:
-    """At most `count` user turns as (domain, text): templates filled in, and openings continued by the
-    target.
+    """At most `count` user turns as (domain, text): templates filled in, openings continued by the target.
 
     Turns that do not end within `max_tokens`, repeat another one or read like a held-out prompt are dropped.
     """
@@ -173,9 +169,7 @@ def add_texts(
     first_shard: int = 0,
     batch: int = 32,
 ) -> None:
-    """Add finished texts, given as (ids, prompt length, domain): the target reads them once for their
-    features.
-    """
+    """Add finished texts, given as (ids, prompt length, domain), with the features that the target reads."""
     claim(folder, identity(model, tokenizer, layer_ids))
     for n, start in enumerate(tqdm(range(0, len(texts), batch), desc="features", unit="shard")):
         path, part = _shard_path(folder, first_shard + n), texts[start : start + batch]
@@ -209,9 +203,13 @@ def claim(folder: Path, own: Identity) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "corpus.json"
     if path.is_file():
-        told = json.loads(path.read_text(encoding="utf-8"))
-        own.check(Identity(told["target"], told["tokenizer"], tuple(told["layer_ids"])), folder)
+        own.check(_stored_identity(path), folder)
         return
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.write_text(json.dumps(asdict(own), indent=1) + "\n", encoding="utf-8")
     unfinished.replace(path)
+
+
+def _stored_identity(path: Path) -> Identity:
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return Identity(data["target"], data["tokenizer"], tuple(data["layer_ids"]))

@@ -30,8 +30,7 @@ class Identity:
             if own != (found := getattr(other, name)):
                 raise CorpusError(
                     f"the corpus in {where} was made with another {name.replace('_', ' ')} ({found}, "
-                    f"expected "
-                    f"{own}); write a new corpus with this target into another folder"
+                    f"expected {own}); write a new corpus with this target into another folder"
                 )
 
 

@@ -96,7 +96,7 @@ class HeldOut:
     def contains(self, text: str) -> bool:
         """Whether the words of `text` overlap with a held-out prompt's (Jaccard index ≥ `similarity`)."""
         own = words(text)
-        return any(len(own & held) >= self._similarity * len(own | held) for held in self._sets if own | held)
+        return any(len(own & one) >= self._similarity * len(own | one) for one in self._sets if own | one)
 
 
 def periodic(answer: Sequence[int], longest: int = 24, repeats: int = 3) -> bool:

@@ -54,9 +54,9 @@ class Recipe:
 def load_recipe(path: Path) -> Recipe:
     """Read a recipe from JSON. Raises `ValueError` for a file that is not one."""
     try:
-        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        stages = tuple(DrafterPlan(**stage) for stage in told.pop("stages"))
-        return Recipe(**{**told, "layer_ids": tuple(told["layer_ids"]), "stages": stages})
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        stages = tuple(DrafterPlan(**stage) for stage in data.pop("stages"))
+        return Recipe(**{**data, "layer_ids": tuple(data["layer_ids"]), "stages": stages})
     except (OSError, ValueError, TypeError, KeyError) as error:
         fields = ", ".join(Recipe.__dataclass_fields__)
         raise ValueError(f"{path} is not a recipe ({error}); expected JSON with {fields}") from error
@@ -104,8 +104,9 @@ class Prepared:
 
 def prepare(recipe: Recipe, target: PreTrainedModel, corpus: Corpus) -> Prepared:
     """The untrained drafter of a recipe, and the split of its corpus, by the texts' ids alone."""
-    held = [n for n, text in enumerate(corpus) if crc32(text.ids.numpy().tobytes()) % VALIDATION_SHARE == 0]
-    trained = sorted(set(range(len(corpus))) - set(held))
+    sums = [crc32(text.ids.numpy().tobytes()) for text in corpus]
+    validation = [n for n, checksum in enumerate(sums) if checksum % VALIDATION_SHARE == 0]
+    trained = sorted(set(range(len(corpus))) - set(validation))
     config = draft_config(
         target,
         layer_ids=recipe.layer_ids,
@@ -120,13 +121,13 @@ def prepare(recipe: Recipe, target: PreTrainedModel, corpus: Corpus) -> Prepared
         model = new_drafter(target, config, scale, vocabulary, recipe.seed)
     else:
         model = continued(load_drafter(Path(locate(recipe.start)), target), scale, vocabulary)
-    return Prepared(model, corpus, trained, held, scale)
+    return Prepared(model, corpus, trained, validation, scale)
 
 
 def follow(recipe: Recipe, prepared: Prepared, target: PreTrainedModel, work: Path) -> Iterator[Step]:
     """Train through all stages, one optimiser step per turn, with the state saved in `work`.
 
-    Steps are numbered through the stages; those of an earlier run are not told again.
+    Steps are numbered through the stages; those of an earlier run are not yielded again.
     """
     before = 0
     for number, plan in enumerate(recipe.stages):

@@ -97,9 +97,9 @@ def test_every_published_release_loads(release: Release, style: str, tmp_path: P
     torch.testing.assert_close(model.rotary_emb.inv_freq, frequencies, rtol=1e-6, atol=0)
     factor = 0.1 * math.log(YARN["factor"]) + 1 if release.yarn else 1.0
     assert model.rotary_emb.attention_scaling == pytest.approx(factor)
-    held = model.state_dict()
-    assert held.keys() == tensors.keys()
-    assert all(torch.equal(held[name], tensor.float()) for name, tensor in tensors.items())
+    loaded = model.state_dict()
+    assert loaded.keys() == tensors.keys()
+    assert all(torch.equal(loaded[name], tensor.float()) for name, tensor in tensors.items())
 
     opened = Target(target, model.layer_ids, model.device)
     features = opened.prefill(torch.arange(1, 8)).features
@@ -123,9 +123,9 @@ def test_the_speculators_layout_loads(release: Release, tmp_path: Path) -> None:
     assert model.config.causal == (True,) * release.sliding + (False,) * (release.layers - release.sliding)
     assert model.vocabulary is not None
     assert model.vocabulary.tolist() == KEPT.tolist()
-    held = model.state_dict()
-    assert held.keys() == tensors.keys() - {"d2t", "t2d"}
-    assert all(torch.equal(held[name], tensors[name].float()) for name in held)
+    loaded = model.state_dict()
+    assert loaded.keys() == tensors.keys() - {"d2t", "t2d"}
+    assert all(torch.equal(loaded[name], tensors[name].float()) for name in loaded)
 
     features = Target(target, model.layer_ids).prefill(torch.arange(1, 8)).features
     logits = model.open(target, []).draft(features, torch.arange(2, 9))
@@ -152,12 +152,12 @@ def test_missing_layer_ids_are_those_of_the_first_releases(layers: int, publishe
     assert default_layer_ids(layers) == published
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["depth told", "depth of the target"])
-def test_a_config_without_layer_ids_falls_back(told: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stated", [True, False], ids=["depth stated", "depth of the target"])
+def test_a_config_without_layer_ids_falls_back(stated: bool, tmp_path: Path) -> None:
     release = BY_NAME["gpt-oss-20b"]
     config = z_lab_config(release)
     del config["dflash_config"]["target_layer_ids"]
-    if not told:
+    if not stated:
         del config["num_target_layers"]
     folder = write_checkpoint(tmp_path, config, body_tensors(release))
     assert load_drafter(folder, stand_in(24, release.hidden)).layer_ids == (1, 6, 11, 16, 21)
@@ -297,8 +297,8 @@ def test_sharded_weights_are_read_through_their_index(tmp_path: Path) -> None:
     tensors = body_tensors(SMALL)
     folder = write_checkpoint(tmp_path, z_lab_config(SMALL), tensors, shards=3)
     assert not (folder / "model.safetensors").exists()
-    held = load_drafter(folder, small_target()).state_dict()
-    assert all(torch.equal(held[name], tensor.float()) for name, tensor in tensors.items())
+    loaded = load_drafter(folder, small_target()).state_dict()
+    assert all(torch.equal(loaded[name], tensor.float()) for name, tensor in tensors.items())
 
 
 def test_in_bfloat16_the_rotary_frequencies_stay_float32(tmp_path: Path) -> None:

@@ -216,9 +216,7 @@ def test_the_targets_softcap_and_embedding_scale_are_applied() -> None:
     head: Any = target.get_output_embeddings()
     model, features = build(KINDS["full"]), random_features(6)
     block = embedded(target, 7)
-    plain = (
-        head.weight[torch.tensor([7])] * HIDDEN**0.5
-    )  # Gemma scales its embedding by the root of its width
+    plain = head.weight[torch.tensor([7])] * HIDDEN**0.5  # Gemma scales by the root of the width
     torch.testing.assert_close(block[:1], plain, atol=1e-3, rtol=1e-3)
     logits = model.open(target, []).draft(features, torch.arange(2, 8))
     uncapped = reference(model, features, block)[1:] @ head.weight.double().T

@@ -6,6 +6,7 @@ from torch import nn
 from transformers import Qwen3Config
 
 from ddtree_core.models import ModelPair
+from ddtree_core.models.borrowed import head_rows
 from ddtree_core.models.draft_config import DFlashConfig
 from ddtree_core.models.drafter import DFlashDrafter, DFlashModel
 from ddtree_core.training.train import Tables, block_logits
@@ -52,3 +53,21 @@ def test_blocks_equal_the_drafter_at_every_anchor(kind: str, pair: ModelPair):
                 drafter = DFlashDrafter(model, pair.model)
                 expected = drafter.draft(features[text, :anchor], ids[text, 1 : anchor + 1])
                 torch.testing.assert_close(logits[text, i], expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("own_head", [False, True], ids=["the target's rows", "a head of its own"])
+def test_training_reads_the_head_that_decoding_reads(own_head: bool, pair: ModelPair):
+    """Over every third token; a finished drafter has its rows of the target's head, or a trained head."""
+    model = random_drafter(pair, *KINDS["full"])
+    model.vocabulary = torch.arange(0, pair.model.config.vocab_size, 3)
+    rows = head_rows(pair.model, model.vocabulary)
+    if own_head:
+        model.lm_head = rows
+        rows.weight = nn.Parameter(torch.randn_like(rows.weight), requires_grad=False)
+    features, anchors = torch.randn(1, 12, 128), torch.tensor([[12]])
+    with torch.inference_mode():
+        logits = block_logits(model, Tables(model, pair.model), features, torch.tensor([[7]]), anchors, 6)
+        model.lm_head = rows
+        expected = DFlashDrafter(model, pair.model).draft(features[0], torch.full((12,), 7))
+    assert logits.shape == (1, 1, 5, len(model.vocabulary))
+    torch.testing.assert_close(logits[0, 0], expected, rtol=1e-5, atol=1e-4)

@@ -31,7 +31,7 @@ RECIPE = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder of its own: the shipped target's answers to 30 sums, and two held-out prompts."""
     model, tokenizer = load_target(TARGET)
-    told = answers(
+    texts = answers(
         model,
         tokenizer,
         [("math", f"What is {n} + {n + 1}?") for n in range(30)],
@@ -41,11 +41,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     made_with = identity(model, tokenizer, ())
     (tmp_path / "training").mkdir()
-    rows = [(text.ids.tolist(), text.prompt_length, text.domain) for text in told]
+    rows = [(text.ids.tolist(), text.prompt_length, text.domain) for text in texts]
     Texts(rows, made_with.target, made_with.tokenizer).save(tmp_path / "training" / "small.npz")
     (tmp_path / "recipe.json").write_text(json.dumps(RECIPE))
-    held = [{"id": f"h{n}", "domain": "chat", "prompt": text} for n, text in enumerate(("Hi", "Who?"))]
-    (tmp_path / "training" / "held-out.jsonl").write_text("\n".join(json.dumps(row) for row in held))
+    prompts = [{"id": f"h{n}", "domain": "chat", "prompt": text} for n, text in enumerate(("Hi", "Who?"))]
+    (tmp_path / "training" / "held-out.jsonl").write_text("\n".join(json.dumps(row) for row in prompts))
     monkeypatch.setattr(recipe_module, "data_dir", lambda: tmp_path)
     monkeypatch.setattr(held_out, "data_dir", lambda: tmp_path)
     return tmp_path
@@ -58,10 +58,10 @@ def run(folder: Path, out: str) -> int:
 
 def test_a_recipe_becomes_a_drafter_that_decodes(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert run(folder, str(folder / "drafter")) == 0
-    told = json.loads((folder / "drafter" / "training.json").read_text())
-    assert told["texts"] == len(load_texts(folder / "training" / "small.npz").rows) == 30
-    assert list(told["held_out"]) == ["chain", "tree 8", "tree 16", "tree 32", "tree 64"]
-    assert f"{told['held_out']['chain']['all']:.2f}" in capsys.readouterr().out
+    report = json.loads((folder / "drafter" / "training.json").read_text())
+    assert report["texts"] == len(load_texts(folder / "training" / "small.npz").rows) == 30
+    assert list(report["held_out"]) == ["chain", "tree 8", "tree 16", "tree 32", "tree 64"]
+    assert f"{report['held_out']['chain']['all']:.2f}" in capsys.readouterr().out
     pair = load_pair((TARGET, str(folder / "drafter")))
     assert pair.draft.layer_ids == (1, 7)
     # Everything is done: the second run trains no step and writes the same weights.

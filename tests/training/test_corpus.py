@@ -42,9 +42,7 @@ def test_texts_come_back_with_their_own_features(pair: ModelPair, corpus: Corpus
 def test_an_interrupted_writing_continues_to_the_same_corpus(
     pair: ModelPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Interrupted in the second of three shards: the first stays as it is, and the rest is as if never
-    stopped.
-    """
+    """Interrupted in the second of three shards: the first stays, and the rest is as if never stopped."""
     whole = contents(write_small(pair, tmp_path / "whole"))
     save = corpus_module.save_shard
 

@@ -67,9 +67,9 @@ def test_a_minute_sized_drafter_beats_chance(pair: ModelPair, corpus: Corpus, tm
     rounds = 0
     for text in unseen:
         prompt = text.ids[: text.prompt_length].tolist()
-        told = generate(decoded, prompt, method="dflash", max_new_tokens=40, stop=())
-        assert told.ids == text.ids[text.prompt_length :].tolist()  # greedy decoding stays lossless
-        rounds += len(told.rounds)
+        made = generate(decoded, prompt, method="dflash", max_new_tokens=40, stop=())
+        assert made.ids == text.ids[text.prompt_length :].tolist()  # greedy decoding stays lossless
+        rounds += len(made.rounds)
     assert rounds == sum(w.rounds for w in walked if w.method == "chain")
 
 
@@ -81,9 +81,7 @@ def test_the_same_seed_gives_the_same_weights(pair: ModelPair, corpus: Corpus):
 
 
 def test_an_interrupted_training_ends_in_the_same_loss(pair: ModelPair, corpus: Corpus, tmp_path: Path):
-    """Stopped after 7 of 12 steps, the state of step 5 is on disk; steps 5 … 11 must be as if nothing had
-    been.
-    """
+    """Stopped after 7 of 12 steps, the state of step 5 is on disk; steps 5 … 11 are as if never stopped."""
     losses, weights, _ = train(pair, corpus)
     train(pair, corpus, steps=7, folder=tmp_path)
     resumed, same, _ = train(pair, corpus, folder=tmp_path)
