@@ -1,30 +1,27 @@
-"""A pair under examination, and how well its drafter tells what the target wrote."""
+"""A pair under examination, and all that is measured on it, each measure once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from ddtree_core.decoding.prompts import Prompt
-from ddtree_core.diagnosis.acceptance.symptoms import DEPTH, Text, likelihood
-from ddtree_core.diagnosis.acceptance.wired_draft import Rows, WiredDraft
+from ddtree_core.diagnosis.acceptance.context_cache import CacheMeasures, measure_cache
+from ddtree_core.diagnosis.acceptance.scratch import Scratch
+from ddtree_core.diagnosis.acceptance.settings import Gain, best_gains
+from ddtree_core.diagnosis.acceptance.symptoms import Replay, Symptoms, feature_error, replay, summarise
 from ddtree_core.models.pair import ModelPair
 
-Places = Sequence[Tensor]  # per text, places of its answer
 
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Case:
-    """A pair with texts of its target: on the given prompts, and on known ones."""
+    """A pair with its drafter along transcripts of its target."""
 
     pair: ModelPair
-    draft: WiredDraft  # its drafter, to be run from scratch
     prompts: Sequence[Prompt]
-    texts: Sequence[Text]
-    known: Sequence[Text]
+    given: Scratch  # on the answers to the prompts
+    known: Scratch  # on the answers to known prompts
 
     @property
     def tolerance(self) -> float:
@@ -37,52 +34,34 @@ class Case:
         return 1e-2 if self.pair.dtype == torch.float32 else 1e-1
 
     @cached_property
-    def contexts(self) -> list[list[Rows]]:
-        """The context of every text."""
-        return contexts(self.draft, self.texts)
+    def replays(self) -> list[Replay]:
+        """The pair's own drafter along the answers, with its cache."""
+        layer_ids, transcripts = self.given.draft.layer_ids, self.given.transcripts
+        drafters = [self.pair.open_drafter(t.ids[: t.prompt_length].tolist()) for t in transcripts]
+        return [replay(d, t, layer_ids) for d, t in zip(drafters, transcripts, strict=True)]
 
     @cached_property
-    def logits(self) -> list[Float[Tensor, "places few vocab"]]:
-        """Drafts from scratch at every place of every text."""
-        given = zip(self.contexts, self.texts, strict=True)
-        return [self.draft.at(rows, text.ids, text.anchors, DEPTH) for rows, text in given]
+    def cache(self) -> CacheMeasures:
+        """What reaches the drafter's context cache."""
+        return measure_cache(self.pair, self.given, self.replays, self.known.transcripts[0])
 
     @cached_property
-    def scores(self) -> Float[Tensor, "places"]:
-        """`score` at every place of the texts."""
-        vocabulary = self.draft.model.vocabulary
-        told = zip(self.logits, self.texts, strict=True)
-        return torch.cat([likelihood(logits, text, text.anchors, vocabulary) for logits, text in told])
+    def feature_error(self) -> float:
+        """Relative error of the target's features behind rejected tokens."""
+        return feature_error(self.pair, self.given.transcripts[0], self.given.draft.layer_ids)
 
+    @cached_property
+    def gains(self) -> list[Gain]:
+        """What other settings of the drafter would bring, the best for every cause."""
+        return best_gains(self.pair, self.given)
 
-def contexts(draft: WiredDraft, texts: Sequence[Text]) -> list[list[Rows]]:
-    """A drafter's context of each text."""
-    return [draft.context(text.features(draft.layer_ids), 0) for text in texts]
-
-
-def score(
-    draft: WiredDraft, texts: Sequence[Text], places: Places, given: Sequence[Sequence[Rows]] | None = None
-) -> Float[Tensor, "places"]:
-    """Likelihood of what the target wrote at places of texts, by drafts from scratch, in nats per token.
-
-    `given` are the contexts of the texts where they are known already.
-    """
-    vocabulary, parts = draft.model.vocabulary, []
-    for text, at, rows in zip(texts, places, given or contexts(draft, texts), strict=True):
-        parts.append(likelihood(draft.at(rows, text.ids, at, DEPTH), text, at, vocabulary))
-    return torch.cat(parts)
-
-
-def standard_error(scores: Float[Tensor, "places"], texts: Sequence[Text]) -> float:
-    """Of a mean of scores, or of differences of scores, at places of texts.
-
-    Scores of neighbouring places share tokens, so every place counts for no more than 1 / DEPTH.
-    """
-    independent = min(len(scores), sum(len(text.anchors) for text in texts) / DEPTH)
-    return float(scores.std() / independent**0.5)
-
-
-def spread(text: Text, count: int) -> Tensor:
-    """At most `count` places of a text's answer, evenly spread."""
-    at = torch.linspace(0, len(text.anchors) - 1, min(count, len(text.anchors)), device=text.ids.device)
-    return text.anchors[at.long()]
+    @cached_property
+    def symptoms(self) -> Symptoms:
+        """How the pair's acceptance looks."""
+        return summarise(
+            self.replays,
+            likelihood=float(self.given.scores.mean()) - self.cache.nats,
+            context_dependence=self.cache.prompt[0],
+            cache_error=max(self.cache.first, self.cache.later),
+            feature_error=self.feature_error,
+        )

@@ -1,21 +1,21 @@
-"""The autopsy's checks: small experiments on a pair, each with the value that a healthy pair gives."""
+"""The autopsy's checks: what is measured on a pair, beside the value that a healthy pair gives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 import torch
 
-from ddtree_core.diagnosis.acceptance.case import Case, score, spread
+from ddtree_core.diagnosis.acceptance.case import Case
 from ddtree_core.diagnosis.acceptance.causes import CAUSES
-from ddtree_core.diagnosis.acceptance.symptoms import record
-from ddtree_core.diagnosis.acceptance.what_if import FEW, Gain
-from ddtree_core.diagnosis.acceptance.wired_draft import WiredDraft
-from ddtree_core.trees import DraftTree, chain
+from ddtree_core.diagnosis.acceptance.context_cache import CacheMeasures
+from ddtree_core.diagnosis.acceptance.scratch import Scratch
+from ddtree_core.diagnosis.acceptance.transcripts import Transcript, record
 
-WORTH = 0.75  # nats per token that the context is worth at least
-UNLIKE = 0.3  # nats per token by which drafts on texts of one pair may differ
-STRANGE = 2.0  # nats per token by which prompts may surprise the target more than known ones
+# All in nats per token.
+MIN_CONTEXT_WORTH = 0.75  # what the context is worth at least
+MAX_DIFFERENCE = 0.3  # between drafts on answers of one pair
+MAX_SURPRISE = 2.0  # by which prompts may surprise the target more than known ones
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Finding:
         return CAUSES[self.cause]
 
 
-def check_precision(case: Case) -> Finding:
+def check_precision(case: Case) -> list[Finding]:
     """Static: float16 overflows in drafters, whatever it does on these prompts."""
-    dtype = case.draft.wiring.dtype
-    return Finding(
+    dtype = case.given.draft.wiring.dtype
+    finding = Finding(
         check="precision of the drafter",
         cause="precision",
         measured=str(dtype).removeprefix("torch."),
@@ -46,102 +46,143 @@ def check_precision(case: Case) -> Finding:
         suspicious=dtype == torch.float16,
         proven=True,
     )
+    return [finding]
 
 
-@torch.inference_mode()
-def check_target(case: Case) -> tuple[Finding, float]:
-    """Let the pair's target reject three tokens and read the next; gives the error of its features, too."""
-    text, layer_ids, target = case.texts[0], case.draft.layer_ids, case.pair.open_target()
-    at = min(16, len(text.ids) - 3)  # tokens read before
-    target.prefill(text.ids[:at])
-    size = case.pair.model.config.get_text_config(decoder=True).vocab_size
-    wrong = (int(text.ids[at + 1]) + torch.arange(1, 4)) % size
-    target.verify(chain(int(text.ids[at]), torch.nn.functional.one_hot(wrong, size).float()))
-    target.commit([0])
-    target.verify(DraftTree.root_only(int(text.ids[at + 1])))
-    expected = text.features(layer_ids)[at + 1]
-    error = float((target.commit([0])[0] - expected).norm() / expected.norm())
+def check_target(case: Case) -> list[Finding]:
+    """Does the target forget the tokens that it rejects?"""
     finding = Finding(
         check="the target's features behind rejected tokens",
         cause="recurrent state",
-        measured=f"{error:.1e} off those of the plain text",
+        measured=f"{case.feature_error:.1e} off those of the plain text",
         expected=f"below {case.feature_tolerance:g}",
-        suspicious=not error <= case.feature_tolerance,
+        suspicious=not case.feature_error <= case.feature_tolerance,
         proven=True,
     )
-    return finding, error
+    return [finding]
 
 
-def gain_finding(gain: Gain) -> Finding:
-    """What the best other setting for one cause says."""
-    return Finding(
-        check=f"other settings: {gain.cause}",
-        cause=gain.cause,
-        measured=f"{gain.setting}: {gain.nats:+.2f} ± {gain.error:.2f} nats per token"
-        if gain.changes
-        else gain.setting,
-        expected="no gain",
-        suspicious=gain.clear,
-        nats=gain.nats,
-    )
+def check_cache(case: Case) -> list[Finding]:
+    """Does the whole prompt reach the drafter's cache, and does nothing else stay in it?"""
+    return cache_findings(case.cache, case.tolerance)
 
 
-def check_worth(case: Case, gains: Sequence[Gain]) -> Finding:
+def cache_findings(measures: CacheMeasures, tolerance: float) -> list[Finding]:
+    """What the distances speak for; the first that explains the others is the suspect."""
+    m, t = measures, tolerance
+    stale = m.earlier > t
+    missing = not stale and m.prompt[0] <= t < m.prompt[1]
+    cut = not (stale or missing) and m.beginning[0] <= t < m.beginning[1]
+    # Rows that a pass leaves behind are not there yet at a first draft.
+    unlike = m.first > min(t, m.later / 4)
+    masked = unlike and max(m.first, m.later) > t and not (stale or missing or cut)
+    kept = not unlike and m.later > t
+
+    def off(distance: float) -> tuple[str, str]:
+        return f"{distance:.2f} apart", f"at most {t}"
+
+    def both(distances: tuple[float, float]) -> tuple[str, str]:
+        return f"{distances[0]:.2f} apart, from scratch {distances[1]:.2f}", "the same"
+
+    rows = [
+        ("drafts behind another prompt", "stale context", off(m.earlier), stale),
+        ("drafts on another prompt", "context missing", both(m.prompt), missing),
+        ("drafts on another beginning", "context cut", both(m.beginning), cut),
+        ("first drafts, cache against scratch", "added mask", off(m.first), masked),
+        ("later drafts, cache against scratch", "cache not cropped", off(m.later), kept),
+    ]
+    return [
+        Finding(check, cause, *values, suspicious, nats=m.nats if suspicious else 0.0, proven=True)
+        for check, cause, values, suspicious in rows
+    ]
+
+
+def check_settings(case: Case) -> list[Finding]:
+    """What does the best other setting for each cause say?"""
+    return [
+        Finding(
+            check=f"other settings: {gain.cause}",
+            cause=gain.cause,
+            measured=f"{gain.setting}: {gain.nats:+.2f} ± {gain.error:.2f} nats per token"
+            if gain.changes
+            else gain.setting,
+            expected="no gain",
+            suspicious=gain.clear,
+            nats=gain.nats,
+        )
+        for gain in case.gains
+    ]
+
+
+def check_worth(case: Case) -> list[Finding]:
     """Is the context of use, as the drafter is run and under the best of the other settings?"""
-    best = max((gain for gain in gains if gain.clear), key=lambda gain: gain.nats, default=None)
-    worth = {"as it is": _worth(case, case.draft)}
+    worth = {"as it is": _context_worth(case.known, case.given.transcripts[0])}
+    best = max((gain for gain in case.gains if gain.clear), key=lambda gain: gain.nats, default=None)
     if best is not None:
-        worth[best.setting] = _worth(case, case.draft.rewired(**best.changes))
-    return Finding(
+        rewired = case.known.rewired(best.changes)
+        worth[best.setting] = _context_worth(rewired, case.given.transcripts[0])
+    finding = Finding(
         check="what the context is worth, against another text's",
         cause="other target",
         measured=", ".join(f"{nats:+.2f} nats per token {name}" for name, nats in worth.items()),
-        expected=f"above {WORTH} under one setting",
-        suspicious=max(worth.values()) < WORTH,
+        expected=f"above {MIN_CONTEXT_WORTH} under one setting",
+        suspicious=max(worth.values()) < MIN_CONTEXT_WORTH,
         proven=True,
     )
+    return [finding]
 
 
-def _worth(case: Case, draft: WiredDraft) -> float:
-    """Nats per token that drafts of the known texts lose when the context is another's."""
-    places, swapped = [spread(text, FEW) for text in case.known], []
-    for text, other in zip(case.known, [*case.known[1:], case.texts[0]], strict=True):
-        rows = torch.arange(text.outputs.shape[1]) % other.outputs.shape[1]
-        swapped.append(replace(text, outputs=other.outputs[:, rows]))
-    return float((score(draft, case.known, places) - score(draft, swapped, places)).mean())
+def _context_worth(known: Scratch, last: Transcript) -> float:
+    """Nats per token that drafts lose when each context is the next transcript's, the last one's `last`."""
+    swapped, transcripts = [], known.transcripts
+    for transcript, other in zip(transcripts, [*transcripts[1:], last], strict=True):
+        rows = torch.arange(transcript.outputs.shape[1]) % other.outputs.shape[1]
+        swapped.append(replace(transcript, outputs=other.outputs[:, rows]))
+    return float((known.sampled_scores - Scratch(known.draft, swapped).sampled_scores).mean())
 
 
-def check_template(case: Case) -> Finding:
+def check_input(case: Case) -> list[Finding]:
+    """Is the input as likely to the target as known prompts are, or do drafts suffer with it?"""
+    own, known = (fmean(t.surprise for t in scratch.transcripts) for scratch in (case.given, case.known))
+    nats = float(case.known.sampled_scores.mean() - case.given.scores.mean())
+    finding = Finding(
+        check="how surprising the prompts are to the target",
+        cause="input",
+        measured=f"{own:.1f} nats per token; known prompts {known:.1f}, and drafts on them {nats:+.2f}",
+        expected=f"below {known + MAX_SURPRISE:.1f}",
+        suspicious=own > known + MAX_SURPRISE and nats > MAX_DIFFERENCE,
+        nats=nats,
+    )
+    return [finding]
+
+
+def check_template(case: Case) -> list[Finding]:
     """Do the same prompts draft better in the template's other thinking mode?"""
     pair, mode = case.pair, "enable_thinking"
     chat = not isinstance(case.prompts[0], str) and isinstance(case.prompts[0][0], Mapping)
     measured, nats = "there is none", 0.0
     if chat and mode in str(pair.tokenizer.chat_template):
-        other = {**pair.template, mode: not pair.template.get(mode, True)}
-        texts = record(replace(pair, template=other), case.prompts)
-        scores = score(case.draft, texts, [spread(text, FEW) for text in texts])
-        nats = float(scores.mean() - case.scores.mean())
+        other = replace(pair, template={**pair.template, mode: not pair.template.get(mode, True)})
+        scores = Scratch(case.given.draft, record(other, case.prompts)).sampled_scores
+        nats = float(scores.mean() - case.given.scores.mean())
         measured = f"{nats:+.2f} nats per token"
-    return Finding(
+    finding = Finding(
         check="drafts in the other thinking mode",
         cause="chat template",
         measured=measured,
-        expected=f"below +{UNLIKE}",
-        suspicious=nats > UNLIKE,
+        expected=f"below +{MAX_DIFFERENCE}",
+        suspicious=nats > MAX_DIFFERENCE,
         nats=nats,
     )
+    return [finding]
 
 
-def check_input(case: Case) -> Finding:
-    """Is the input as likely to the target as known prompts are, or do drafts suffer with it?"""
-    own, known = (fmean(text.surprise for text in texts) for texts in (case.texts, case.known))
-    scores = score(case.draft, case.known, [spread(text, FEW) for text in case.known])
-    nats = float(scores.mean() - case.scores.mean())
-    return Finding(
-        check="how surprising the prompts are to the target",
-        cause="input",
-        measured=f"{own:.1f} nats per token; known prompts {known:.1f}, and drafts on them {nats:+.2f}",
-        expected=f"below {known + STRANGE:.1f}",
-        suspicious=own > known + STRANGE and nats > UNLIKE,
-        nats=nats,
-    )
+CHECKS: Sequence[Callable[[Case], list[Finding]]] = (
+    check_precision,
+    check_target,
+    check_cache,
+    check_settings,
+    check_worth,
+    check_input,
+    check_template,
+)

@@ -35,6 +35,7 @@ class Fault:
     apply: Callable[[ModelPair], ModelPair]
     side: str = "drafting"  # "drafting", "target" or "input"
     prompts: Callable[[ModelPair, Sequence[Prompt]], Sequence[Prompt]] = lambda pair, prompts: prompts
+    cache_alone: bool = False  # the drafter's context cache; from scratch it drafts as the healthy one does
 
 
 def inject(pair: ModelPair, name: str) -> ModelPair:
@@ -54,6 +55,10 @@ def _wired(name: str, cause: str, change: Change) -> Fault:
         return replace(pair, draft=draft.rewired(**change(pair, draft.wiring)))
 
     return Fault(name, cause, apply)
+
+
+def _cached(name: str, cause: str, **changes: Any) -> Fault:
+    return replace(_wired(name, cause, lambda pair, wiring: changes), cache_alone=True)
 
 
 def _shifted_layers(offset: int) -> Change:
@@ -200,11 +205,11 @@ _ALL = (
         for kind in ("permuted", "padded", "foreign")
     ),
     *(_wired(f"head {kind}", "output head", _head(kind)) for kind in ("permuted", "padded", "foreign")),
-    _wired("cache not cropped", "cache not cropped", lambda p, w: {"cropped": False}),
-    _wired("context empty", "context missing", lambda p, w: {"prompt": "empty"}),
-    _wired("context cut", "context cut", lambda p, w: {"prompt": "cut"}),
-    _wired("context stale", "stale context", lambda p, w: {"prompt": "stale"}),
-    _wired("mask added", "added mask", lambda p, w: {"mask_added": True}),
+    _cached("cache not cropped", "cache not cropped", cropped=False),
+    _cached("context empty", "context missing", prompt="empty"),
+    _cached("context cut", "context cut", prompt="cut"),
+    _cached("context stale", "stale context", prompt="stale"),
+    _cached("mask added", "added mask", mask_added=True),
     _wired("float16", "precision", lambda p, w: {"dtype": torch.float16}),
     _wired("other target's drafter", "other target", _other_basis),
     Fault("recurrent state kept", "recurrent state", _leaky, side="target"),

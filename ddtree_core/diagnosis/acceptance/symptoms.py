@@ -1,84 +1,27 @@
-"""How low acceptance looks: a drafter measured along texts that the target wrote.
-
-The text of a greedy target is what it says at every place of it, so drafts are compared with the text,
-without the target, and many drafters with the same few texts.
-"""
+"""How low acceptance looks: a drafter measured along transcripts of its target."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ddtree_core.decoding.batched import write_texts
-from ddtree_core.decoding.prompts import Prompt, encode_prompt
+from ddtree_core.diagnosis.acceptance.transcripts import Transcript
 from ddtree_core.models.drafter import Drafter
 from ddtree_core.models.pair import ModelPair
-from ddtree_core.models.target import Target, decoder_layers
-from ddtree_core.trees import token_ids
+from ddtree_core.trees import DraftTree, chain, token_ids
 
 DEPTH = 3  # drafted tokens by which drafts are compared; later ones are rarely reached
-FLOOR = 1e-3  # a less likely token is as good as missed
-ROUNDS = 24  # of a replay
-
-
-@dataclass(frozen=True, eq=False)
-class Text:
-    """A text of the target with the outputs of all its blocks."""
-
-    ids: Int[Tensor, "n"]  # prompt and answer
-    prompt_length: int
-    outputs: Float[Tensor, "layers n-1 hidden"]
-    surprise: float  # of the prompt for the target, nats per token
-
-    def features(self, layer_ids: Sequence[int]) -> Float[Tensor, "n-1 width"]:
-        """Outputs of some blocks, side by side."""
-        return torch.cat([self.outputs[k] for k in layer_ids], dim=-1)
-
-    @property
-    def anchors(self) -> Int[Tensor, "anchors"]:
-        """Places of the answer with at least one token behind."""
-        return torch.arange(self.prompt_length, len(self.ids) - 1, device=self.ids.device)
-
-
-def record(pair: ModelPair, prompts: Sequence[Prompt], max_new_tokens: int = 40) -> list[Text]:
-    """Greedy answers of the pair's target to `prompts`, those of three tokens and more.
-
-    Raises `ValueError` where there are none.
-    """
-    if not prompts:
-        raise ValueError("there are no prompts; give at least one, three or more of several kinds are better")
-    ids = [encode_prompt(pair.tokenizer, prompt, **pair.template) for prompt in prompts]
-    written = write_texts(pair.model, ids, max_new_tokens=max_new_tokens, stop_ids=pair.stop_ids)
-    every, device, texts = range(len(decoder_layers(pair.model))), pair.draft.device, []
-    for text in written:
-        if len(text.ids) - text.prompt_length < 3:
-            continue
-        read = Target(pair.model, every, device).prefill(text.ids[:-1]).features
-        outputs = read.unflatten(-1, (len(every), -1)).transpose(0, 1).contiguous()
-        surprise = _surprise(pair, text.ids[: text.prompt_length].to(device), outputs[-1])
-        texts.append(Text(text.ids.to(device), text.prompt_length, outputs, surprise))
-    if not texts:
-        raise ValueError(
-            "the target ends all its answers at once; give prompts that it has something to say to"
-        )
-    return texts
-
-
-@torch.inference_mode()
-def _surprise(pair: ModelPair, prompt: Tensor, last: Tensor) -> float:
-    """Mean negative log-probability of a prompt's tokens behind the first, from the last block's output."""
-    target: Any = pair.model
-    hidden = target.get_decoder().norm(last[None, : len(prompt) - 1])
-    log_p = target.get_output_embeddings()(hidden)[0].float().log_softmax(-1)
-    return -float(log_p.gather(-1, prompt[1:, None]).mean())
+MIN_PROBABILITY = 1e-3  # a less likely token is as good as missed
+MAX_ROUNDS = 24  # of a replay
+READ_BEFORE = 16  # tokens that the target has read before it rejects some
 
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """A drafter's rounds along one text, as the loop would have them with a chain."""
+    """A drafter's rounds along one transcript, as the loop would have them with a chain."""
 
     anchors: Int[Tensor, "rounds"]  # place of each round's root
     left: Int[Tensor, "rounds"]  # tokens of the text behind the root
@@ -89,18 +32,18 @@ class Replay:
 
 
 @torch.inference_mode()
-def replay(drafter: Drafter, text: Text, layer_ids: Sequence[int]) -> Replay:
-    """Let a fresh drafter draft the first rounds of `text`.
+def replay(drafter: Drafter, transcript: Transcript, layer_ids: Sequence[int]) -> Replay:
+    """Let a fresh drafter draft the first rounds of a transcript.
 
     It is handed features of the blocks `layer_ids` as the loop does.
     """
-    features, ids, done, at = text.features(layer_ids), text.ids, 0, text.prompt_length
-    rows = []
-    while at < len(ids) - 1 and len(rows) < ROUNDS:
+    features, ids, done = transcript.features(layer_ids), transcript.ids, 0
+    at, rows = transcript.prompt_length, []
+    while at < len(ids) - 1 and len(rows) < MAX_ROUNDS:
         logits = drafter.draft(features[done:at], ids[done + 1 : at + 1])
         best = token_ids(logits.argmax(-1), drafter.vocabulary)
-        told = ids[at + 1 : at + 1 + len(best)]
-        accepted = (best[: len(told)] == told).long().cumprod(0).sum()
+        written = ids[at + 1 : at + 1 + len(best)]
+        accepted = (best[: len(written)] == written).long().cumprod(0).sum()
         log_q = logits.float().log_softmax(-1)
         rows.append((at, len(ids) - 1 - at, best, accepted, -(log_q.exp() * log_q).sum(-1), logits[:DEPTH]))
         done, at = at, at + int(accepted) + 1
@@ -112,27 +55,43 @@ def replay(drafter: Drafter, text: Text, layer_ids: Sequence[int]) -> Replay:
 @torch.inference_mode()
 def likelihood(
     logits: Float[Tensor, "blocks few vocab"],
-    text: Text,
+    transcript: Transcript,
     anchors: Int[Tensor, "blocks"],
     vocabulary: Int[Tensor, "vocab"] | None,
 ) -> Float[Tensor, "blocks"]:
     """Mean log-probability, in nats, that drafts give to the tokens which the target wrote next."""
+    ids = transcript.ids
     places = anchors[:, None] + torch.arange(1, logits.shape[1] + 1, device=anchors.device)
-    inside = places < len(text.ids)
-    told = text.ids[places.clamp_max(len(text.ids) - 1)]  # (blocks, few)
+    inside = places < len(ids)
+    columns = ids[places.clamp_max(len(ids) - 1)]  # (blocks, few)
     if vocabulary is not None:
-        columns = vocabulary.new_full((int(max(told.max(), vocabulary.max())) + 1,), -1)
-        columns[vocabulary] = torch.arange(len(vocabulary), device=vocabulary.device)
-        told = columns[told]
-    given = logits.float().softmax(-1).gather(-1, told.clamp_min(0)[..., None])[..., 0]
-    log_p = torch.where(told < 0, 0.0, given).nan_to_num(0.0).clamp_min(FLOOR).log()
+        column_of = vocabulary.new_full((int(max(columns.max(), vocabulary.max())) + 1,), -1)
+        column_of[vocabulary] = torch.arange(len(vocabulary), device=vocabulary.device)
+        columns = column_of[columns]
+    given = logits.float().softmax(-1).gather(-1, columns.clamp_min(0)[..., None])[..., 0]
+    log_p = torch.where(columns < 0, 0.0, given).nan_to_num(0.0).clamp_min(MIN_PROBABILITY).log()
     return (log_p * inside).sum(-1) / inside.sum(-1)
 
 
 def distance(one: Float[Tensor, "*n vocab"], two: Float[Tensor, "*n vocab"]) -> Float[Tensor, "*n"]:
     """Total variation between the distributions of two sets of logits, 0 to 1; 1 where one is not finite."""
-    apart = (one.float().softmax(-1) - two.float().softmax(-1)).abs().sum(-1) / 2
-    return apart.nan_to_num(1.0)
+    variation = (one.float().softmax(-1) - two.float().softmax(-1)).abs().sum(-1) / 2
+    return variation.nan_to_num(1.0)
+
+
+@torch.inference_mode()
+def feature_error(pair: ModelPair, transcript: Transcript, layer_ids: Sequence[int]) -> float:
+    """Let the target reject three tokens and read the next: relative error of that one's features."""
+    ids, target = transcript.ids, pair.open_target()
+    at = min(READ_BEFORE, len(ids) - 3)
+    target.prefill(ids[:at])
+    size = pair.model.config.get_text_config(decoder=True).vocab_size
+    wrong = (int(ids[at + 1]) + torch.arange(1, 4)) % size
+    target.verify(chain(int(ids[at]), F.one_hot(wrong, size).float()))
+    target.commit([0])
+    target.verify(DraftTree.root_only(int(ids[at + 1])))
+    expected = transcript.features(layer_ids)[at + 1]
+    return float((target.commit([0])[0] - expected).norm() / expected.norm())
 
 
 @dataclass(frozen=True)
@@ -147,9 +106,7 @@ class Symptoms:
     entropy: float  # mean entropy of a drafted distribution, nats
     repetition: float  # share of drafted tokens that equal the one before them
     likelihood: float  # mean log-probability of the target's next DEPTH tokens, nats per token
-    context_dependence: (
-        float  # distance of a first draft on a prompt's features and on their negatives, 0 to 1
-    )
+    context_dependence: float  # distance of first drafts on a prompt's features and their negatives, 0 to 1
     cache_error: float  # distance of drafts from the cache and from scratch, 0 to 1
     feature_error: float  # of features behind rejected tokens, relative to those of the plain text
 
@@ -166,17 +123,17 @@ def summarise(
     accepted, left = (torch.cat([getattr(r, name) for r in replays]) for name in ("accepted", "left"))
     drafted, entropy = (torch.cat([getattr(r, name) for r in replays]) for name in ("drafted", "entropy"))
     slots = torch.arange(drafted.shape[1], device=drafted.device)
-    reached = (slots <= accepted[:, None]) & (slots < left[:, None])
-    held = (reached & (slots < accepted[:, None])).sum(0) / reached.sum(0)
+    reached = (slots <= accepted[:, None]) & (slots < left[:, None])  # (rounds, depth)
+    by_slot = (reached & (slots < accepted[:, None])).sum(0) / reached.sum(0)
     # The last round of a text that ends with it has no bonus token.
     committed = torch.minimum(accepted + 1, left).tolist()
     context = [int(a) for r in replays for a in r.anchors]
     return Symptoms(
         acceptance_length=sum(committed) / len(committed),
         acceptance_rate=(sum(committed) - len(committed)) / drafted.numel(),
-        accepted_by_slot=tuple(held.tolist()),
+        accepted_by_slot=tuple(by_slot.tolist()),
         rounds=tuple(zip(context, committed, strict=True)),
-        slot1_agreement=float(held[0]),
+        slot1_agreement=float(by_slot[0]),
         entropy=float(entropy.mean()),
         repetition=float((drafted[:, 1:] == drafted[:, :-1]).float().mean()),
         likelihood=likelihood,

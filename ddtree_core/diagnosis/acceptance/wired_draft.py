@@ -5,6 +5,7 @@ from scratch at many places of a known text at once.
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -125,13 +126,18 @@ class WiredDraft:
 
     def _turns(self, positions: Int[Tensor, "batch rows"], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines of every rotary pair, (batch, 1, rows, pairs)."""
+        frequencies, scale = self._rotary
+        angles = positions[:, None, :, None].float() * frequencies.to(positions.device)
+        return (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
+
+    @cached_property
+    def _rotary(self) -> tuple[Float[Tensor, "pairs"], float]:
+        """Frequency of every rotary pair, and the scale of cosines and sines."""
         body = copy.copy(self.model.config.body)
         body.rope_parameters = dict(self.wiring.rope)
         body.head_dim = int(self.wiring.rotated * body.head_dim)
         rotary: Any = Qwen3RotaryEmbedding(body)
-        angles = positions[:, None, :, None].float() * rotary.inv_freq.to(positions.device)
-        scale = rotary.attention_scaling
-        return (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
+        return rotary.inv_freq, rotary.attention_scaling
 
     def _rotate(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
         cos, sin = turns

@@ -1,4 +1,4 @@
-"""What if the drafter were run in another way? Other settings of its wiring, tried on a few known texts.
+"""What if the drafter were run in another way? Other settings of its wiring, tried on a few transcripts.
 
 Nothing is known of the right setting: each cause has a few candidates, taken from where integrations go
 wrong, and the target's own tokens tell for which of them the drafter was trained.
@@ -10,18 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddtree_core.diagnosis.acceptance.case import Case, Places, score, spread, standard_error
+from ddtree_core.diagnosis.acceptance.scratch import Scratch
 from ddtree_core.diagnosis.acceptance.wiring import Wiring
 from ddtree_core.models.borrowed import Borrowed
 from ddtree_core.models.drafter import DFlashModel
 from ddtree_core.models.pair import ModelPair
 
 Setting = tuple[str, dict[str, Any]]  # what it is, and the fields of the wiring that it changes
-OF_BLOCK = {"anchor", "causal", "windows", "block_shift", "mask_token_id", "embed", "head"}
-FEW = 5  # places per text of a first look
 FINALISTS = 3  # causes that get a second look, at every place
-CLEAR = 1.64  # standard errors from which on a gain counts (one-sided 95%) …
-LEAST = 0.04  # … and nats per token
+ONE_SIDED_95 = 1.64  # standard errors
+MIN_GAIN = 0.04  # nats per token; less is not worth mentioning
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,38 @@ class Gain:
 
     @property
     def clear(self) -> bool:
-        """Whether it is more than chance, and worth mentioning."""
-        return self.nats > LEAST and self.nats > CLEAR * self.error
+        return is_clear(self.nats, self.error)
+
+
+def is_clear(nats: float, error: float) -> bool:
+    """Whether a difference is more than chance, and worth mentioning."""
+    return nats > MIN_GAIN and nats > ONE_SIDED_95 * error
+
+
+@torch.inference_mode()
+def best_gains(pair: ModelPair, scratch: Scratch) -> list[Gain]:
+    """For every cause, the best of its other settings; the most promising are measured at every place."""
+    draft = scratch.draft
+    longest = max(len(transcript.ids) for transcript in scratch.transcripts)
+
+    def gain(cause: str, setting: Setting, everywhere: bool = False) -> Gain:
+        name, changes = setting
+        other = scratch.rewired(changes)
+        one, two = (s.scores if everywhere else s.sampled_scores for s in (scratch, other))
+        return Gain(cause, name, changes, float((two - one).mean()), scratch.standard_error(two - one))
+
+    best = {
+        cause: max(
+            (gain(cause, setting) for setting in options),
+            key=lambda found: found.nats,
+            default=Gain(cause, "there is no other", {}, 0.0, 0.0),
+        )
+        for cause, options in settings(pair, draft.model, draft.wiring, longest).items()
+    }
+    for first in sorted(best.values(), key=lambda found: -found.nats)[:FINALISTS]:
+        if first.nats > MIN_GAIN / 2:
+            best[first.cause] = gain(first.cause, (first.setting, first.changes), everywhere=True)
+    return list(best.values())
 
 
 def settings(pair: ModelPair, model: DFlashModel, wiring: Wiring, longest: int) -> dict[str, list[Setting]]:
@@ -136,32 +164,3 @@ def _tables(pair: ModelPair, model: DFlashModel, wiring: Wiring) -> dict[str, li
         else [("the target's", {"embed": theirs.embed})],
         "output head": [] if same else [("the target's", {"head": head})],
     }
-
-
-@torch.inference_mode()
-def best_gains(case: Case) -> list[Gain]:
-    """For every cause, the best of its other settings; the most promising are measured at every place."""
-    draft, texts = case.draft, case.texts
-    options = settings(case.pair, draft.model, draft.wiring, max(len(text.ids) for text in texts))
-
-    def gain(cause: str, setting: Setting, places: Places, before: Tensor) -> Gain:
-        # What concerns the block alone finds the context as it was.
-        given = case.contexts if setting[1].keys() <= OF_BLOCK else None
-        more = score(draft.rewired(**setting[1]), texts, places, given) - before
-        return Gain(cause, *setting, float(more.mean()), standard_error(more, texts))
-
-    few = [spread(text, FEW) for text in texts]
-    before = score(draft, texts, few, case.contexts)
-    best = {
-        cause: max(
-            (gain(cause, setting, few, before) for setting in given),
-            key=lambda found: found.nats,
-            default=Gain(cause, "there is no other", {}, 0.0, 0.0),
-        )
-        for cause, given in options.items()
-    }
-    every = [text.anchors for text in texts]
-    for cause in sorted(best, key=lambda cause: -best[cause].nats)[:FINALISTS]:
-        if best[cause].nats > LEAST / 2:
-            best[cause] = gain(cause, (best[cause].setting, best[cause].changes), every, case.scores)
-    return list(best.values())
