@@ -26,7 +26,7 @@ from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
 from transformers.models.qwen3_next import modeling_qwen3_next
 
-from ddtree_core.diagnosis.verification.designs import UnhookedTarget
+from ddtree_core.diagnosis.verification.hybrid_lab import LibraryTarget
 from ddtree_core.models import Target, gated_delta_layers
 from ddtree_core.models.cache import RecurrentLayer, new_cache
 from ddtree_core.models.gated_delta import conv_table, path_state, tree_conv, tree_delta_rule
@@ -358,11 +358,11 @@ class TestWhatTheComparisonNotices:
     """Logits of size 2; from 1.2 to 2.4 were measured."""
 
     def test_layers_that_see_no_tree(self):
-        assert first_error(UnhookedTarget, shape_of("chain", 16)) <= 1e-4  # a chain needs no more
-        assert first_error(UnhookedTarget, shape_of("random", 16)) > 0.5
+        assert first_error(LibraryTarget, shape_of("chain", 16)) <= 1e-4  # a chain needs no more
+        assert first_error(LibraryTarget, shape_of("random", 16)) > 0.5
 
     def test_a_tree_that_no_layer_has_stashed_cannot_be_committed(self):
-        target = UnhookedTarget(build("qwen3_5"))
+        target = LibraryTarget(build("qwen3_5"))
         target.prefill(torch.arange(5))
         target.verify(DraftTree.root_only(3))
         with pytest.raises(RuntimeError, match="read the tree as a sequence and holds no path of it; verify"):

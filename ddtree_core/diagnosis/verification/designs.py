@@ -6,7 +6,7 @@ choice at a time into the workbook's own loop and asks whether the text is still
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -89,16 +89,6 @@ class ServerTarget(Target):
         return super()._masks(_as_chain(tree) if self._design.mask == "causal" else tree)
 
 
-class UnhookedTarget(Target):
-    """A target whose recurrent layers are left as the library has them: they run over the nodes in order.
-
-    On a tree that branches its scores are silently wrong, and no path of it can be committed.
-    """
-
-    def _tree_layers(self, tree: DraftTree) -> AbstractContextManager[None]:
-        return nullcontext()
-
-
 def _as_chain(tree: DraftTree) -> DraftTree:
     """The nodes as one chain: its mask is the causal one, its positions are counted one by one."""
     order = torch.arange(len(tree))
@@ -147,8 +137,7 @@ def compare_designs(
     budget: int = 15,
     max_new_tokens: int = 48,
 ) -> list[dict[str, Any]]:
-    """One row per design over all prompts (token ids): how often the text is the target's own, and tokens per
-    round.
+    """One row per design over all prompts (token ids): texts that are the target's own, tokens per round.
 
     Tokens per round of a design that writes another text say nothing about speed: that text is wrong.
     """
@@ -159,7 +148,7 @@ def compare_designs(
             try_design(pair, ids, reference, design, budget)
             for ids, reference in zip(prompts, references, strict=True)
         ]
-        apart = [t.first_divergence for t in trials if t.first_divergence is not None]
+        divergences = [t.first_divergence for t in trials if t.first_divergence is not None]
         rows.append(
             {
                 "draft": design.draft,
@@ -171,7 +160,7 @@ def compare_designs(
                 "equal": sum(t.equal for t in trials),
                 "prompts": len(trials),
                 "tokens_per_round": sum(t.tokens for t in trials) / sum(t.rounds for t in trials),
-                "first_divergence": min(apart, default=None),
+                "first_divergence": min(divergences, default=None),
             }
         )
     return rows

@@ -22,7 +22,7 @@ HISTORY = 100  # tokens in front of the nodes while timing
 
 
 @torch.inference_mode()
-def held_bytes(needs: Footprint, nodes: int) -> int:
+def stash_bytes(needs: Footprint, nodes: int) -> int:
     """Bytes that one linear layer of a target holds between the verify and the commit of so many nodes.
 
     The tree layer itself is run, on the meta device, where tensors have sizes and no numbers. Raises
@@ -45,14 +45,15 @@ def held_bytes(needs: Footprint, nodes: int) -> int:
 
 
 def tree_memory(needs: Footprint, nodes: Sequence[int]) -> list[dict[str, Any]]:
-    """Bytes of one linear layer by nodes of the tree: held by our verify, and by one that keeps a state per
-    node; `layers` is how many such layers the target has.
+    """Bytes of one linear layer by nodes of the tree, for our verify and for one that keeps a state per node.
+
+    `layers` is how many such layers the target has.
     """
     linear = [layer for layer in needs.layers if layer.state]
     return [
         {"nodes": n, "way": way, "bytes": size, "layers": len(linear)}
         for n in nodes
-        for way, size in zip(WAYS, (held_bytes(needs, n), n * linear[0].state), strict=True)
+        for way, size in zip(WAYS, (stash_bytes(needs, n), n * linear[0].state), strict=True)
     ]
 
 
@@ -60,10 +61,10 @@ def tree_memory(needs: Footprint, nodes: Sequence[int]) -> list[dict[str, Any]]:
 def layer_costs(
     nodes: Sequence[int], *, heads: int = 16, head_dim: int = 128, hidden: int = 2048, repeats: int = 5
 ) -> list[dict[str, Any]]:
-    """Median milliseconds of CPU time of one layer (float32, random weights): the library's on a chain of N
-    tokens, and the tree layer on a random tree of N nodes.
+    """Median milliseconds of CPU time of one layer, the library's on a chain and the tree layer on a tree.
 
-    Everything takes turns within a repeat, and at going first, so that a machine that slows down slows all.
+    Weights are random, in float32; chain and random tree have N nodes each. Everything takes turns within
+    a repeat, and at going first, so that a machine that slows down slows all.
     """
     config: Any = Qwen3_5TextConfig(
         hidden_size=hidden,

@@ -44,7 +44,11 @@ class TreeTarget(Target):
 
 
 class LibraryTarget(TreeTarget):
-    """The same masks and positions over linear layers that are left as the library has them."""
+    """The same masks and positions over linear layers that are left as the library has them.
+
+    They run over the nodes in order: on a tree that branches scores are silently wrong, and nothing can be
+    committed.
+    """
 
     def _tree_layers(self, tree: DraftTree) -> AbstractContextManager[None]:
         return nullcontext()
@@ -78,10 +82,9 @@ def shaped_tree(shape: str, nodes: int, vocab: int, generator: torch.Generator) 
 def sequential_logits(
     model: PreTrainedModel, history: Sequence[int], tree: DraftTree
 ) -> Float[Tensor, "N vocab"]:
-    """Logits of every node as plain decoding gives them: the library's own forward on `history` at once, then
-    on the root path token by token.
+    """Logits of every node as plain decoding gives them: `history` at once, then root paths token by token.
 
-    The paths to the leaves are rows of one batch; they cover every node.
+    All by the library's own forward. The paths to the leaves are rows of one batch; they cover every node.
     """
     paths, cache = _leaf_paths(tree), DynamicCache(config=model.config)
     model(input_ids=torch.tensor([list(history)] * len(paths)), cache=cache, use_cache=True)
@@ -117,9 +120,7 @@ def _of_nodes(logits: Tensor, paths: list[list[int]], nodes: int) -> Float[Tenso
 
 
 def place(tree: DraftTree, node: int) -> str:
-    """Where a node stands in the flattened order: behind its ancestors alone, first of another branch, or
-    further down such a branch.
-    """
+    """Where a node stands in order: behind its ancestors alone, at the top of a later branch, or below it."""
     if len(tree.path(node)) == node + 1:
         return FIRST_PATH
     return BELOW if int(tree.parents[node]) == node - 1 else SIBLING
@@ -128,10 +129,10 @@ def place(tree: DraftTree, node: int) -> str:
 def node_errors(
     model: PreTrainedModel, history: Sequence[int], tree: DraftTree, number: int = 0
 ) -> list[dict[str, Any]]:
-    """One row per node and way of reading the tree: the largest difference of its logits from plain decoding,
-    and whether its greedy token is another one.
+    """One row per node and way of reading the tree: how far its logits are from those of plain decoding.
 
-    `spread` is the standard deviation of all right logits; `number` tells the rows of several trees apart.
+    `error` is the largest difference, `other_token` whether the greedy token is another one, `spread` the
+    standard deviation of all right logits; `number` tells the rows of several trees apart.
     """
     right, rows = sequential_logits(model, history, tree), []
     for layers, kind in WAYS.items():
@@ -157,10 +158,10 @@ def node_errors(
 
 
 def check_session(model: PreTrainedModel, shape: str, nodes: int, seed: int = 0) -> dict[str, Any]:
-    """Verify, commit, verify, commit, then read 9 further tokens without trees: the largest logit error of
-    each stage against plain decoding, and whether a verify left the states of linear layers as they were.
+    """Verify and commit twice, then read 9 tokens without trees: largest logit errors against plain decoding.
 
-    `floor` is the library against itself on the first tree: root paths read at once or token by token.
+    `kept by …` tells whether a verify left the states of linear layers as they were. `floor` is
+    the library against itself on the first tree: root paths read at once or token by token.
     """
     vocab, generator = model.config.vocab_size, torch.Generator().manual_seed(seed)
     history = torch.randint(vocab, (25,), generator=generator).tolist()
@@ -175,17 +176,17 @@ def check_session(model: PreTrainedModel, shape: str, nodes: int, seed: int = 0)
     target.commit([])
     for stage, tree in (("verify", first), ("after commit", second)):
         right = sequential_logits(model, history, tree)
-        row[stage] = _apart(target.verify(tree).logits, right)
+        row[stage] = _largest_difference(target.verify(tree).logits, right)
         if tree is first:
-            row["floor"] = _apart(whole_logits(model, history, tree), right)
+            row["floor"] = _largest_difference(whole_logits(model, history, tree), right)
         path = tree.path(int(torch.randint(nodes // 2, nodes, (1,), generator=generator)))
         target.commit(path)
         history += tree.token_ids[path].tolist()
     further = shaped_tree("chain", FURTHER, vocab, generator)
     right = sequential_logits(model, history, further)
-    row["further tokens"] = _apart(target.read_on(further.token_ids), right)
+    row["further tokens"] = _largest_difference(target.read_on(further.token_ids), right)
     return {"shape": shape, "nodes": nodes} | row
 
 
-def _apart(got: Tensor, right: Tensor) -> float:
+def _largest_difference(got: Tensor, right: Tensor) -> float:
     return float((got - right).abs().max())

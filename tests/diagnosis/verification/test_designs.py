@@ -1,9 +1,6 @@
 """The lab: its parts by hand, and that only the whole of them gives the target's own text."""
 
-from itertools import pairwise
-
 import pytest
-import torch
 
 from ddtree_core.decoding import generate
 from ddtree_core.diagnosis.verification.designs import (
@@ -15,8 +12,6 @@ from ddtree_core.diagnosis.verification.designs import (
     compare_designs,
     try_design,
 )
-from ddtree_core.diagnosis.vllm import rules
-from ddtree_core.trees import tree_walk
 
 
 def test_there_are_33_distinct_designs():
@@ -83,42 +78,3 @@ def test_recurrent_layers_read_the_tree_where_attention_masks_it(tiny_pair):
     in_order = Design("causal", "depth", "walk", "path")
     trials = [try_design(pair, made.prompt_ids, made.ids, d, budget=15) for d in (CORRECT, in_order)]
     assert [trial.equal for trial in trials] == [True, False]
-
-
-# Linear rule and walk (R root, X any other token): the worked cases as the real kernels gave them.
-EXPECTED = {
-    "E1, siblings": ("B", "B X"),
-    "E2, breadth first": ("A C", "A C E"),
-    "E2, depth first": ("A C E", "A C E"),
-    "E3, path through B": ("B", "B D E"),
-    "E4, tree mask": ("A B X", "A B"),
-    "E4, causal mask": ("A B C", "A B"),
-}
-
-
-class TestRules:
-    """What each rule emits."""
-
-    @pytest.mark.parametrize("name", rules.CASES)
-    def test_worked_cases(self, name):
-        tree, chosen = rules.case_tree(name), rules.CASES[name][2]
-        emitted = tuple(rules.spell(rules.emitted(rule, tree, chosen)) for rule in ("linear", "walk"))
-        assert emitted == EXPECTED[name]
-
-    def test_the_batched_walk_agrees(self):
-        assert {n: rules.spell(t) for n, t in rules.walk_cases().items()} == {
-            name: walk for name, (_, walk) in EXPECTED.items()
-        }
-
-    def test_rounds_of_a_real_pair(self, tiny_pair):
-        made = generate(tiny_pair("tiny-llama"), "Once upon", "ddtree", budget=12, max_new_tokens=16)
-        rows = rules.compare_rules(made.rounds)
-        assert [r["accepted"] + 1 for r in rows if r["rule"] == "walk"] == made.acceptance_lengths
-        for one in made.rounds:
-            tree, chosen = rules.reordered_round(one, "dfs")
-            walk = tree_walk(tree, torch.tensor(chosen))
-            assert rules.emitted("walk", tree, chosen) == rules.emitted("walk", one.tree, one.target_tokens)
-            path = rules.linear_path(one, "bfs")
-            assert path[0] == 0
-            assert all(int(one.tree.parents[b]) == a for a, b in pairwise(path))
-            assert walk.length == one.acceptance_length
