@@ -19,7 +19,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, **template
     """Token ids of a prompt: text as it is, chat messages (role, content) through the chat template, or ids.
 
     `template` goes to the chat template (for instance `enable_thinking=False`). Raises `ValueError` for an
-    empty prompt, ids outside the vocabulary, messages without role and content, messages for a tokenizer that
+    empty prompt, ids below 0, messages without role and content, messages for a tokenizer that
     has no chat template or whose template refuses them, text that cannot be encoded, or anything else.
     """
     if isinstance(prompt, str):
@@ -35,11 +35,8 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, **template
         raise ValueError(
             "the prompt is empty; expected text, chat messages or token ids with at least one token"
         )
-    if not all(0 <= token < len(tokenizer) for token in ids):
-        raise ValueError(
-            f"the prompt holds token ids outside 0..{len(tokenizer) - 1}; encode it with this pair's "
-            f"tokenizer"
-        )
+    if min(ids) < 0:
+        raise ValueError(f"the prompt holds the token id {min(ids)}, expected ids from 0")
     return ids
 
 

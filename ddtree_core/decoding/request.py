@@ -51,7 +51,7 @@ class Request:
             max_new_tokens=limit,
             prompt_ids=encode_prompt(self.pair.tokenizer, self.prompt, **self.pair.template),
         )
-        self._check_positions()
+        self._check_prompt()
         self.stopper()  # refuses what cannot be a stop
 
     def stopper(self) -> Stopper:
@@ -80,17 +80,16 @@ class Request:
             if value is not None and not isinstance(value, kind):
                 raise ValueError(f"{name} is {shown(value)}, expected {example} or None")
 
-    def _check_positions(self) -> None:
-        positions, n = self.pair.max_positions, len(self.prompt_ids)
-        if positions and n >= positions:
+    def _check_prompt(self) -> None:
+        """Refuse ids that the target has no row for, and texts that its positions do not reach."""
+        rows, n = self.pair.vocab_size, len(self.prompt_ids)
+        if max(self.prompt_ids) >= rows:
             raise ValueError(
-                f"the prompt has {n} tokens, but {self.pair.name} has {positions} positions; shorten it"
+                f"the prompt holds token ids outside 0..{rows - 1}; encode it with this pair's tokenizer"
             )
-        if positions and n + self.max_new_tokens > positions:
-            raise ValueError(
-                f"prompt ({n} tokens) and max_new_tokens ({self.max_new_tokens}) exceed the {positions} "
-                f"positions of {self.pair.name}; at most {positions - n} new tokens fit"
-            )
+        depth = 0 if self.method == "autoregressive" else self.pair.draft.depth
+        depth = depth if self.budget is None else min(depth, self.budget)
+        self.pair.positions.check(self.pair.name, n, self.max_new_tokens, depth)
 
 
 def _whole(name: str, value: object) -> int:

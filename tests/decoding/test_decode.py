@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 from torch import Tensor
-from transformers import PreTrainedModel, Qwen3Config
+from transformers import Phi3Config, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config
 
 from ddtree_core.decoding import (
     Clock,
@@ -27,7 +29,7 @@ from ddtree_core.decoding import (
 from ddtree_core.models import ModelPair, Target, load_pair
 from ddtree_core.models.draft_config import DFlashConfig
 from ddtree_core.models.drafter import DFlashModel
-from ddtree_core.models.tiny import MASK_TOKEN_ID
+from ddtree_core.models.tiny import MASK_TOKEN_ID, byte_tokenizer, tiny_target
 from ddtree_core.trees import Acceptance, DraftTree
 from tests.decoding.drafts import Remembered
 
@@ -74,6 +76,72 @@ def test_greedy_equals_the_library(quick_pair, name, prompt, max_new_tokens):
 
 # Every prompt with ddtree 16 and dflash, and with one of these in turn.
 OTHERS = (("ddtree", 1), ("ddtree", 8), ("ddtree", 32), ("ddtree", 64), ("autoregressive", None))
+
+
+class TestRotationThatChangesWithTheLength:
+    """Phi-3's longrope has one set of frequencies up to 48 tokens, and another for texts beyond."""
+
+    @pytest.fixture
+    def pair(self) -> ModelPair:
+        rope = dict(
+            rope_type="longrope", rope_theta=1e4, short_factor=[1.0] * 8,
+            long_factor=[4.0 + i for i in range(8)], original_max_position_embeddings=48,
+            partial_rotary_factor=1.0,
+        )  # fmt: skip
+        config = Phi3Config(
+            vocab_size=260, hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=256, original_max_position_embeddings=48,
+            initializer_range=0.3, tie_word_embeddings=False, eos_token_id=258, pad_token_id=258,
+            bos_token_id=256, rope_parameters=rope,
+        )  # fmt: skip
+        return ModelPair("phi", tiny_target(config), byte_tokenizer(), Remembered())
+
+    @pytest.mark.parametrize(
+        ("prompt", "new", "method", "budget"),
+        [
+            (30, 19, "autoregressive", None),  # 48 tokens are read, the last one is not
+            (30, 12, "dflash", None),  # before the last token, drafts reach seven further
+            (30, 12, "ddtree", 16),
+            (30, 16, "ddtree", 3),
+            (49, 24, "autoregressive", None),  # beyond from the start
+            (60, 24, "dflash", None),
+            (60, 24, "ddtree", 16),
+        ],
+    )
+    def test_texts_on_one_side_are_the_librarys(self, pair, prompt, new, method, budget):
+        ids = [(13 * i * i + 7 * i) % 250 for i in range(prompt)]
+        run = generate(pair, ids, method, budget=budget, max_new_tokens=new)
+        assert run.ids == by_library(pair, ids, new)
+        assert len(run.ids) == new
+
+    @pytest.mark.parametrize(
+        ("prompt", "new", "method", "budget", "fitting"),
+        [
+            (30, 40, "autoregressive", None, 19),
+            (30, 40, "ddtree", 16, 12),
+            (30, 13, "dflash", None, 12),
+            (30, 17, "ddtree", 3, 16),
+            (48, 2, "autoregressive", None, 1),
+        ],
+    )
+    def test_texts_that_cross_are_refused(self, pair, prompt, new, method, budget, fitting):
+        sentence = rf"^phi rotates all tokens in another way .* max_new_tokens of {fitting} or less"
+        with pytest.raises(ValueError, match=sentence):
+            decode(pair, [5] * prompt, method, budget=budget, max_new_tokens=new)
+
+
+def test_ids_are_bounded_by_the_targets_rows(quick_pair):
+    """The target has 260 rows; its tokenizer may know fewer tokens, or more."""
+    pair = quick_pair("tiny-llama")
+    longer, shorter = byte_tokenizer(), PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE({"a": 5}, [])))
+    longer.add_tokens(["<|more|>"])
+    assert (len(longer), len(shorter)) == (261, 1)
+    for tokenizer in (longer, shorter):
+        run = generate(replace(pair, tokenizer=tokenizer), [5, 259], budget=8, max_new_tokens=6)
+        assert run.ids == by_library(pair, [5, 259], 6)
+    for tokenizer, prompt in ((shorter, [5, 260]), (longer, "hi <|more|>")):
+        with pytest.raises(ValueError, match=r"^the prompt holds token ids outside 0\.\.259;"):
+            decode(replace(pair, tokenizer=tokenizer), prompt)
 
 
 @pytest.mark.smollm2
