@@ -34,11 +34,6 @@ class ModelPair:
         return positions_of(self.model.config)
 
     @property
-    def max_positions(self) -> int | None:
-        """Positions that the target was made for, prompt and answer together."""
-        return self.positions.limit
-
-    @property
     def vocab_size(self) -> int:
         """Rows of the target's embedding: what bounds token ids, whatever the tokenizer counts."""
         table: Any = self.model.get_input_embeddings()
