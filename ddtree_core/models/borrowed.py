@@ -7,11 +7,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ddtree_core.models.scales import scales_of
+
 
 class Borrowed:
     """Token ids in, logits out: the target's frozen tables as its drafter uses them, across devices.
 
     `embedding` and `head` are tables of the drafter's own, where it has them; `device` is the drafter's.
+    `tokens` bounds the ids that are drafted, where the head has more rows than there are tokens.
     """
 
     def __init__(
@@ -21,20 +24,23 @@ class Borrowed:
         *,
         embedding: nn.Module | None = None,
         head: nn.Module | None = None,
+        tokens: int | None = None,
     ):
         self._device = device
         self._embedding: Any = embedding or target.get_input_embeddings()
         self._head: Any = head or target.get_output_embeddings()
-        self._softcap = getattr(target.config.get_text_config(decoder=True), "final_logit_softcapping", None)
+        self._scales, self._tokens = scales_of(target), tokens
+        self._factor = self._scales.embedding if embedding is None else self._scales.table
 
     def embed(self, ids: Int[Tensor, "*places"]) -> Float[Tensor, "*places hidden"]:
-        """Rows of the embedding, which no gradient reaches."""
-        return self._embedding(ids.to(_input_device(self._embedding, self._device))).detach().to(self._device)
+        """Rows of the embedding as the target's blocks get them; no gradient reaches them."""
+        rows = self._embedding(ids.to(_input_device(self._embedding, self._device))).detach().to(self._device)
+        return rows if self._factor == 1 else rows * self._factor
 
     def logits(self, hidden: Float[Tensor, "*places hidden"]) -> Float[Tensor, "*places vocab"]:
-        """Logits of the output head, capped as the target's are."""
-        logits = self._head(hidden.to(_input_device(self._head, self._device))).to(self._device)
-        return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
+        """Logits of the output head, scaled and capped as the target's are."""
+        bare = self._head(hidden.to(_input_device(self._head, self._device))).to(self._device)
+        return self._scales.logits(bare)[..., : self._tokens]
 
 
 def head_rows(target: PreTrainedModel, vocabulary: Int[Tensor, "vocab"]) -> nn.Linear:

@@ -19,6 +19,7 @@ from ddtree_core.models.borrowed import head_rows
 from ddtree_core.models.draft_config import (
     CheckpointError,
     DFlashConfig,
+    check_vocabulary,
     declared_dtype,
     parse_config,
     read_config,
@@ -32,8 +33,12 @@ def load_drafter(
     *,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    tokens: int | None = None,
 ) -> DFlashModel:
     """Load the DFlash checkpoint in `folder` for `target`, checked against it.
+
+    `tokens` is the number of ids that the target's tokenizer can give. Where it is known, the vocabularies
+    may be padded to different lengths; no id beyond it is drafted then.
 
     Raises `CheckpointError` for a checkpoint that is damaged, incomplete or made for another target, and for
     float16.
@@ -45,6 +50,8 @@ def load_drafter(
             f"{folder}: float16 makes DFlash drafters useless (acceptance collapses); use bfloat16 or "
             f"float32 instead"
         )
+    rows = target.config.get_text_config(decoder=True).vocab_size
+    check_vocabulary(config, rows, tokens, where=str(folder))
     tensors = _read_tensors(folder)
     offsets, mapped = tensors.pop("d2t", None), tensors.pop("t2d", None)
     config, vocabulary = _vocabulary(config, offsets, mapped, folder)
@@ -54,6 +61,8 @@ def load_drafter(
         )
     _check_tensors(model, tensors, folder)
     model.load_state_dict(tensors, assign=True)
+    if config.body.vocab_size != rows:
+        model.tokens = tokens
     if vocabulary is not None:
         model.lm_head = model.lm_head or head_rows(target, vocabulary)
         model.vocabulary = vocabulary.to(device)
@@ -65,13 +74,13 @@ def load_drafter(
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        files = sorted({folder / name for name in _weight_map(index).values()})
-    else:
-        files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise CheckpointError(f"{folder} holds no *.safetensors file; fetch the checkpoint again")
+    # In transformers' own order: the single file, then the shards of an index.
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if not single.is_file() and not index.is_file():
+        raise CheckpointError(
+            f"{folder} holds no {single.name} and no {index.name}; fetch the checkpoint again"
+        )
+    files = [single] if single.is_file() else sorted({folder / name for name in _weight_map(index).values()})
     tensors: dict[str, Tensor] = {}
     for file in files:
         try:

@@ -81,23 +81,33 @@ def _check(config: DFlashConfig, target: Any, where: str) -> None:
             f"{target.hidden_size}; "
             "use the target it was trained for"
         )
-    if config.body.vocab_size != target.vocab_size:
-        raise CheckpointError(
-            f"{where}: drafter has a vocabulary of {config.body.vocab_size}, this target has "
-            f"{target.vocab_size}; "
-            "use the target it was trained for"
-        )
     beyond = [k for k in config.target_layer_ids if not 0 <= k < target.num_hidden_layers]
     if beyond or not config.target_layer_ids:
         raise CheckpointError(
             f"{where}: target layer ids {list(config.target_layer_ids)} must lie in "
             f"0..{target.num_hidden_layers - 1}"
         )
-    if not 0 <= config.mask_token_id < config.body.vocab_size:
+    rows = min(config.body.vocab_size, target.vocab_size)
+    if not 0 <= config.mask_token_id < rows:
         raise CheckpointError(
-            f"{where}: mask token id {config.mask_token_id} is outside the vocabulary of "
-            f"{config.body.vocab_size}"
+            f"{where}: mask token id {config.mask_token_id} is outside the vocabulary of {rows}"
         )
+
+
+def check_vocabulary(config: DFlashConfig, target_rows: int, tokens: int | None, where: str) -> None:
+    """Raise `CheckpointError` unless drafter and target share a vocabulary, however their tables are padded.
+
+    `tokens` is the number of ids that the tokenizer can give; where it is not known (None), the tables must
+    be equally long.
+    """
+    rows = config.body.vocab_size
+    if rows == target_rows or (tokens is not None and tokens <= min(rows, target_rows)):
+        return
+    also = "" if tokens is None else f" and its tokenizer {tokens} tokens"
+    raise CheckpointError(
+        f"{where}: drafter has a vocabulary of {rows}, this target has {target_rows}{also}; use the target "
+        f"it was trained for"
+    )
 
 
 def default_layer_ids(num_target_layers: int, n: int = 5) -> tuple[int, ...]:

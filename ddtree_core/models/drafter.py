@@ -72,6 +72,7 @@ class DFlashModel(nn.Module):
         self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False) if own_head else None
         self.embed_tokens = nn.Embedding(body.vocab_size, hidden) if own_embedding else None
         self.vocabulary: Tensor | None = None
+        self.tokens: int | None = None  # ids from here on are not drafted; None: there are none
 
     @property
     def device(self) -> torch.device:
@@ -89,7 +90,8 @@ class DFlashModel(nn.Module):
 
     def borrow(self, target: PreTrainedModel) -> Borrowed:
         """Embedding and output head: the drafter's own where it has them, else the target's."""
-        return Borrowed(target, self.device, embedding=self.embed_tokens, head=self.lm_head)
+        own = {"embedding": self.embed_tokens, "head": self.lm_head}
+        return Borrowed(target, self.device, tokens=self.tokens if self.vocabulary is None else None, **own)
 
     def open(self, target: PreTrainedModel, prompt_ids: list[int]) -> "DFlashDrafter":
         """A drafter for one generation on `target` (the prompt reaches it through the features)."""

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 
 from ddtree_core.models.checkpoints import load_drafter
-from ddtree_core.models.draft_config import parse_config, read_config
+from ddtree_core.models.draft_config import check_vocabulary, parse_config, read_config
 from ddtree_core.models.drafter import DFlashModel
 from ddtree_core.models.first_look import PairWarning, warn_if_wrong
 from ddtree_core.models.loading import (
@@ -106,11 +106,14 @@ def _load(spec: PairSpec, device: str, dtype: torch.dtype, revisions: Revisions)
     target = locate(spec.target)
     config = fetch(target, lambda: AutoConfig.from_pretrained(target, revision=revisions[0]))
     folder = draft_folder(locate(spec.drafter), revisions[1])
-    # A drafter that does not belong to the target is refused before the target's weights are read.
-    parse_config(read_config(folder), config.get_text_config(decoder=True), where=str(folder))
     tokenizer = read_tokenizer(target, config, revisions[0])
+    tokens = max(tokenizer.get_vocab().values()) + 1
+    # A drafter that does not belong to the target is refused before the target's weights are read.
+    text = config.get_text_config(decoder=True)
+    drafted = parse_config(read_config(folder), text, where=str(folder))
+    check_vocabulary(drafted, text.vocab_size, tokens, where=str(folder))
     model = read_model(target, revision=revisions[0], dtype=dtype, device=device)
-    draft = load_drafter(folder, model, device=_head_device(model), dtype=dtype)
+    draft = load_drafter(folder, model, device=_head_device(model), dtype=dtype, tokens=tokens)
     commits = {"target": getattr(model.config, "_commit_hash", None) or revisions[0], "drafter": revisions[1]}
     return ModelPair(spec.name, model, tokenizer, draft, revisions=commits)
 

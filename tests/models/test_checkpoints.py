@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ddtree_core.models import Target
@@ -460,7 +461,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "config of a list": (lambda f: (f / "config.json").write_text("[]"), "no JSON object"),
     "weights cut": (cut_in_half, "missing, truncated or damaged"),
     "weights empty": (lambda f: (f / "model.safetensors").write_bytes(b""), "missing, truncated or damaged"),
-    "weights gone": (lambda f: (f / "model.safetensors").unlink(), "holds no .*safetensors file"),
+    "weights gone": (
+        lambda f: (f / "model.safetensors").unlink(),
+        "holds no model.safetensors and no model.safetensors.index.json",
+    ),
 }
 
 
@@ -492,3 +496,43 @@ def test_an_index_that_names_other_tensors_is_refused(tmp_path: Path) -> None:
     index["weight_map"] = {k: f for k, f in index["weight_map"].items() if f != second}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "missing" in refusal(folder)
+
+
+def test_the_single_file_counts_before_shards_that_an_index_names(tmp_path: Path) -> None:
+    """As in transformers: a newer `model.safetensors` beside old shards and their index is what is read."""
+    old, new = body_tensors(SMALL), body_tensors(SMALL, seed=5)
+    folder = write_checkpoint(tmp_path, z_lab_config(SMALL), old, shards=3)
+    write_checkpoint(tmp_path, z_lab_config(SMALL), new)
+    assert torch.equal(load_drafter(folder, small_target()).fc.weight, new["fc.weight"].float())
+
+
+def test_other_files_in_the_folder_do_not_count(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, z_lab_config(SMALL), body_tensors(SMALL))
+    save_file({"fc.weight": torch.zeros(3)}, folder / "optimizer.safetensors")
+    load_drafter(folder, small_target())
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"holds no model\.safetensors and no .*index"):
+        load_drafter(folder, small_target())
+
+
+@pytest.mark.parametrize(("draft", "own"), [(92, 96), (100, 96), (95, 96)])
+def test_differently_padded_vocabularies_load(draft: int, own: int, tmp_path: Path) -> None:
+    """The tokenizer gives 92 ids; the target's tables are used, and no id beyond 91 is drafted."""
+    config = z_lab_config(SMALL) | {"vocab_size": draft}
+    folder = write_checkpoint(tmp_path, config, body_tensors(SMALL))
+    plain = load_drafter(
+        write_checkpoint(tmp_path / "equal", z_lab_config(SMALL), body_tensors(SMALL)), small_target()
+    )
+    target, features = small_target(), torch.randn(4, 2 * SMALL.hidden)
+    assert target.config.vocab_size == own
+    padded = load_drafter(folder, target, tokens=92)
+    drafts = [model.open(target, []).draft(features, torch.arange(4)) for model in (padded, plain)]
+    assert [len(logits[0]) for logits in drafts] == [92, 96]
+    assert torch.equal(drafts[0], drafts[1][:, :92])
+
+
+@pytest.mark.parametrize("tokens", [93, None])
+def test_vocabularies_that_lack_tokens_are_refused(tokens: int | None, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, z_lab_config(SMALL) | {"vocab_size": 92}, body_tensors(SMALL))
+    with pytest.raises(CheckpointError, match="vocabulary of 92, this target has 96"):
+        load_drafter(folder, small_target(), tokens=tokens)

@@ -202,8 +202,8 @@ def test_the_noise_block_is_the_root_and_masks() -> None:
     model, target = build(KINDS["full"]), target_of()
     seen: list[list[int]] = []
     table: Any = target.get_input_embeddings()
-    table.register_forward_hook(lambda module, args, output: seen.append(args[0].flatten().tolist()))
     drafter = model.open(target, [4, 5, 6])
+    table.register_forward_hook(lambda module, args, output: seen.append(args[0].flatten().tolist()))
     drafter.draft(random_features(3), torch.tensor([5, 6, 17]))
     drafter.draft(random_features(1), torch.tensor([MASK]))  # a committed mask token is a root like any other
     assert seen == [[17] + [MASK] * 5, [MASK] * 6]
