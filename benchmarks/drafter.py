@@ -9,6 +9,7 @@ slots each, and a live draft of 7 tokens when so many new rows arrive behind a c
 import argparse
 import time
 from statistics import median
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,8 +24,8 @@ from ddtree_core.training.train import DrafterPlan, Tables, batch_loss
 
 HIDDEN, VOCABULARY, DRAFTED, LENGTH = 576, 49152, 8192, 200
 IDS = range(5)  # captured blocks
-HEADS = {"num_attention_heads": 9, "num_key_value_heads": 3}
-SHAPE = {"hidden_size": HIDDEN, "intermediate_size": 1536, "num_hidden_layers": len(IDS), **HEADS}
+SHAPE: dict[str, Any] = {"hidden_size": HIDDEN, "intermediate_size": 1536, "num_hidden_layers": len(IDS)}
+HEADS: dict[str, Any] = {"num_attention_heads": 9, "num_key_value_heads": 3, "tie_word_embeddings": True}
 
 
 def random_batch(texts: int = 8, anchors: int = 32) -> Batch:
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    target = tiny_target(LlamaConfig(vocab_size=VOCABULARY, tie_word_embeddings=True, **SHAPE))
+    target = tiny_target(LlamaConfig(vocab_size=VOCABULARY, **SHAPE, **HEADS))
     config = draft_config(target, layer_ids=IDS, block_size=8, mask_token_id=2, draft_vocab_size=DRAFTED)
     vocabulary = torch.arange(0, VOCABULARY, VOCABULARY // DRAFTED)
     model = new_drafter(target, config, torch.ones(len(IDS) * HIDDEN), vocabulary)
