@@ -30,7 +30,7 @@ from ddtree_core.reporting.figures.style import (
 )
 from ddtree_core.reporting.tables.stats import numbers
 
-FEW = 20  # rounds below which a share is drawn faint
+FAINT_BELOW = 20  # rounds below which a share is drawn faint
 PERCENT = PercentFormatter(1.0, decimals=0)
 
 
@@ -126,7 +126,7 @@ def acceptance_by_depth(table: pd.DataFrame, caption: str = "") -> Figure:
 def _depth_line(axes: Axes, line: pd.DataFrame) -> None:
     first = line.iloc[0]
     shade = colour(first["method"], first["budget"])
-    solid = line[line["n_rounds"] >= FEW]
+    solid = line[line["n_rounds"] >= FAINT_BELOW]
     axes.plot(line["depth"], line["share"], color=shade, linewidth=1.2, alpha=0.45)
     style = {"color": shade, "linewidth": 1.8, "marker": "o", "markersize": 3}
     axes.plot(solid["depth"], solid["share"], label=first["variant"], **style)

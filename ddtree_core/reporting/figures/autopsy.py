@@ -27,7 +27,7 @@ from ddtree_core.reporting.figures.style import (
 )
 from ddtree_core.reporting.tables.stats import numbers
 
-STORY = 0.011  # of the drafts accepted, in the deployment that the investigation began with
+REPORTED_RATE = 0.011  # of the drafts accepted, in the deployment that the investigation began with
 _FAULT, _NEAR = "#0072B2", "#D55E00"
 _PLACES = ("#0072B2", "#56B4E9", "#B9DDF3")
 _COLUMNS = 5
@@ -56,20 +56,16 @@ def faults_by_share(table: pd.DataFrame, caption: str = "") -> Figure:
         )
         axes = grid[0, 0]
         axes.hlines(list(order.values()), 0, 1, color=FAINT, linewidth=0.6, zorder=0)
-        axes.axvline(STORY, color=_NEAR, linewidth=1.2)
+        axes.axvline(REPORTED_RATE, color=_NEAR, linewidth=1.2)
         for pair, marker in zip(pairs, "os^Dv", strict=False):
             part = rows_of(table, pair=pair)
-            shown = [_NEAR if rate < 2 * STORY else _FAULT for rate in numbers(part, "acceptance_rate")]
-            axes.scatter(
-                part["acceptance_rate"],
-                [order[f] for f in part["fault"]],
-                c=shown,
-                marker=marker,
-                s=26,
-                zorder=3,
-                clip_on=False,
-            )
-            axes.scatter([], [], c=_FAULT, marker=marker, s=26, label=pair)
+            shown = [
+                _NEAR if rate < 2 * REPORTED_RATE else _FAULT for rate in numbers(part, "acceptance_rate")
+            ]
+            heights = [order[fault] for fault in part["fault"]]
+            style = {"marker": marker, "s": 26}
+            axes.scatter(part["acceptance_rate"], heights, c=shown, zorder=3, clip_on=False, **style)
+            axes.scatter([], [], c=_FAULT, label=pair, **style)
         axes.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
         largest = max(numbers(table, "acceptance_rate"))
         axes.set_xticks([x for x in (0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8) if x <= 1.2 * largest])
@@ -86,9 +82,9 @@ def faults_by_share(table: pd.DataFrame, caption: str = "") -> Figure:
 
 def acceptance_by_slot(table: pd.DataFrame, caption: str = "") -> Figure:
     """How far drafts are accepted under every fault, in small panels, over the healthy pair's outline."""
-    (healthy,), sick = _records(table)
-    sick = sorted(sick, key=lambda row: row["acceptance_rate"])
-    rows = -(-len(sick) // _COLUMNS)
+    (healthy,), faulty = _records(table)
+    faulty = sorted(faulty, key=lambda row: row["acceptance_rate"])
+    rows = -(-len(faulty) // _COLUMNS)
     with house_style():
         figure, grid = canvas(
             "How does each fault look?",
@@ -99,14 +95,13 @@ def acceptance_by_slot(table: pd.DataFrame, caption: str = "") -> Figure:
             sharex=True,
             sharey=True,
         )
-        for axes, row in zip(grid.flat, sick, strict=False):
+        for axes, row in zip(grid.flat, faulty, strict=False):
             _slots(axes, row, healthy)
-        for axes in grid.flat[len(sick) :]:
+        for axes in grid.flat[len(faulty) :]:
             axes.axis("off")
         slots = len(healthy["accepted_by_slot"])
-        grid[0, 0].set(
-            ylim=(0, 1.05 * reached(healthy["accepted_by_slot"])[0] + 0.12), xlim=(0.4, slots + 0.6)
-        )
+        tallest = reached(healthy["accepted_by_slot"])[0]
+        grid[0, 0].set(ylim=(0, 1.05 * tallest + 0.12), xlim=(0.4, slots + 0.6))
         grid[0, 0].set_xticks(range(1, slots + 1))
         shared_label(grid, "draft slot")
     return figure
@@ -115,7 +110,7 @@ def acceptance_by_slot(table: pd.DataFrame, caption: str = "") -> Figure:
 def _slots(axes: Axes, row: dict[Any, Any], healthy: dict[Any, Any]) -> None:
     own, plain = reached(row["accepted_by_slot"]), reached(healthy["accepted_by_slot"])
     x = np.arange(1, len(own) + 1)
-    near = row["acceptance_rate"] < 2 * STORY
+    near = row["acceptance_rate"] < 2 * REPORTED_RATE
     axes.bar(x, own, width=0.86, color=_NEAR if near else _FAULT)
     axes.step(np.r_[0.5, x + 0.5], np.r_[plain[0], plain], where="pre", color=MUTED, linewidth=0.9)
     axes.set_title(row["fault"], fontsize=8, pad=3)
@@ -128,19 +123,19 @@ def _slots(axes: Axes, row: dict[Any, Any], healthy: dict[Any, Any]) -> None:
 
 
 def confusion_matrix(table: pd.DataFrame, caption: str = "") -> Figure:
-    """Injected faults against the suspects of an autopsy that was not told: the first three of each."""
-    _, sick = _records(table)
-    named = [row[place] for row in sick for place in _SUSPECTS if row[place]]
-    causes = list(dict.fromkeys([*(row["cause"] for row in sick), *named]))
+    """Injected faults against the suspects of an autopsy that does not know them: the first three of each."""
+    _, faulty = _records(table)
+    named = [row[place] for row in faulty for place in _SUSPECTS if row[place]]
+    causes = list(dict.fromkeys([*(row["cause"] for row in faulty), *named]))
     with house_style():
         figure, grid = canvas(
-            f"Is the cause found on {sick[0]['pair']}?",
+            f"Is the cause found on {faulty[0]['pair']}?",
             "Faults injected (rows) and causes suspected (columns): 1, 2 and 3; the right cause is framed",
             caption,
-            (WIDTH, 1.15 + 0.185 * len(sick)),
+            (WIDTH, 1.15 + 0.185 * len(faulty)),
         )
         axes = grid[0, 0]
-        for y, row in enumerate(sick):
+        for y, row in enumerate(faulty):
             right = causes.index(row["cause"])
             axes.add_patch(_square(right, y, facecolor="none", edgecolor=INK if row["symptom"] else FAINT))
             for place, column in enumerate(_SUSPECTS):
@@ -149,20 +144,20 @@ def confusion_matrix(table: pd.DataFrame, caption: str = "") -> Figure:
                     axes.add_patch(_square(x, y, facecolor=_PLACES[place], edgecolor="none", zorder=0))
                     shade = INK if place == 2 else "white"
                     axes.text(x, y, str(place + 1), ha="center", va="center", fontsize=6.5, color=shade)
-        names = [row["fault"] if row["symptom"] else f"{row['fault']} (no symptom)" for row in sick]
-        axes.set_yticks(range(len(sick)), names, color=INK, fontsize=7.5)
+        names = [row["fault"] if row["symptom"] else f"{row['fault']} (no symptom)" for row in faulty]
+        axes.set_yticks(range(len(faulty)), names, color=INK, fontsize=7.5)
         axes.set_xticks(range(len(causes)), causes, rotation=60, ha="left", fontsize=7.5)
         axes.xaxis.tick_top()
-        axes.set(xlim=(-0.6, len(causes) - 0.4), ylim=(len(sick) - 0.4, -0.6))
+        axes.set(xlim=(-0.6, len(causes) - 0.4), ylim=(len(faulty) - 0.4, -0.6))
         quiet(axes, keep="")
     return figure
 
 
 def _records(table: pd.DataFrame) -> tuple[list[dict[Any, Any]], list[dict[Any, Any]]]:
-    """Rows of healthy pairs, and of sick ones."""
+    """Rows of healthy pairs, and of pairs with a fault."""
     rows = table.to_dict("records")
-    healthy, sick = ([row for row in rows if (row["fault"] == "healthy") is is_so] for is_so in (True, False))
-    return healthy, sick
+    healthy = [row for row in rows if row["fault"] == "healthy"]
+    return healthy, [row for row in rows if row["fault"] != "healthy"]
 
 
 def _square(x: int, y: int, **style: Any) -> Rectangle:
@@ -188,9 +183,8 @@ def examined(symptoms: Mapping[str, Any], caption: str = "") -> Figure:
         own = reached(symptoms["accepted_by_slot"])
         bars = slots.bar(np.arange(1, len(own) + 1), own, width=0.86, color=_FAULT)
         slots.bar_label(bars, [f"{share:.0%}" for share in own], padding=1, fontsize=7.5, color=MUTED)
-        slots.set(
-            title="Share of rounds that accept a slot", xlabel="draft slot", ylim=(0, 1.15 * max(own) + 0.01)
-        )
+        slots.set(title="Share of rounds that accept a slot", xlabel="draft slot")
+        slots.set_ylim(0, 1.15 * max(own) + 0.01)
         slots.yaxis.set_visible(False)
         slots.set_xticks(range(1, len(own) + 1))
         along.plot(context, committed, "o", color=_FAULT, markersize=4, alpha=0.45, markeredgewidth=0)

@@ -136,12 +136,11 @@ def stage_seconds(table: pd.DataFrame, caption: str = "") -> Figure:
 def token_timeline(table: pd.DataFrame, caption: str = "") -> Figure:
     """Tokens committed over time for one prompt, one line per variant.
 
-    `table` comes from `stats.timeline` and holds one prompt.
-    Raises ValueError if it holds several.
+    `table` comes from `stats.timeline` and holds one prompt. Raises ValueError if it holds several.
     """
     if len(prompts := unique(table, "prompt_id")) != 1:
         raise ValueError(
-            f"a timeline shows one prompt, the table holds {len(prompts)}: choose the rows of one"
+            f"a timeline shows one prompt, this table has {len(prompts)}: choose the rows of one"
         )
     with house_style():
         figure, grid = canvas(

@@ -1,4 +1,4 @@
-"""Figures of hybrid targets: errors of tree verification by node, memory held per tree, cost of a layer."""
+"""Figures of hybrid targets: errors of tree verification by node, memory per tree, cost of a layer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ _PLACES = ("#009E73", "#D55E00", "#E3A400")
 _WAYS = (_OURS, "#D55E00")
 _READINGS = ("#6B7280", _OURS)
 _SMALL: dict[str, Any] = {"fontsize": 7.5, "color": MUTED}
-LEAST = 1e-8  # errors below it are drawn there: a logarithmic axis has no zero
+SMALLEST_ERROR = 1e-8  # errors below it are drawn there: a logarithmic axis has no zero
 MIB = 2**20
 
 
@@ -60,9 +60,9 @@ def _errors(axes: Axes, first: pd.DataFrame, ours: pd.DataFrame, shades: Mapping
     spread, way = first["spread"].iloc[0], first["layers"].iloc[0]
     for name, shade in shades.items():
         part = rows_of(first, place=name)
-        error = numbers(part, "error").clip(LEAST)
+        error = numbers(part, "error").clip(SMALLEST_ERROR)
         axes.plot(part["node"], error, "o", color=shade, markersize=6.5, label=f"{way}: {name}")
-    error = numbers(ours, "error").clip(LEAST)
+    error = numbers(ours, "error").clip(SMALLEST_ERROR)
     label = f"{ours['layers'].iloc[0]}: every node"
     axes.plot(ours["node"], error, "D", color=_OURS, markersize=4.5, label=label, fillstyle="none")
     axes.axhline(spread, color=MUTED, linewidth=1, linestyle=(0, (4, 2)))
@@ -110,20 +110,17 @@ def tree_memory(table: pd.DataFrame, caption: str = "") -> Figure:
         axes = grid[0, 0]
         for shade, way in zip(_WAYS, unique(table, "way"), strict=False):
             line = rows_of(table, way=way).sort_values("nodes")
-            nodes, held = numbers(line, "nodes"), numbers(line, "bytes") / MIB
-            axes.plot(nodes, held, "o-", color=shade, linewidth=1.8, markersize=5)
-            beside(axes, str(way), (nodes[-1], held[-1]), color=shade, fontweight="bold")
-            for at in zip(nodes, held, strict=True):
+            nodes, mebibytes = numbers(line, "nodes"), numbers(line, "bytes") / MIB
+            axes.plot(nodes, mebibytes, "o-", color=shade, linewidth=1.8, markersize=5)
+            beside(axes, str(way), (nodes[-1], mebibytes[-1]), color=shade, fontweight="bold")
+            for at in zip(nodes, mebibytes, strict=True):
                 axes.annotate(_short(at[1]), at, (0, 6), textcoords="offset points", ha="center", **_SMALL)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(sizes, [str(n) for n in sizes])
         axes.minorticks_off()
-        axes.set(
-            xlabel="nodes in the tree",
-            ylabel="MiB",
-            xlim=(sizes[0] * 0.8, sizes[-1] * max(2, (sizes[-1] / sizes[0]) ** 0.35)),
-        )
+        right = sizes[-1] * max(2, (sizes[-1] / sizes[0]) ** 0.35)  # room for the names
+        axes.set(xlabel="nodes in the tree", ylabel="MiB", xlim=(sizes[0] * 0.8, right))
         axes.margins(y=0.15)
         axes.grid(axis="y")
         quiet(axes, keep="bottom left")
@@ -154,11 +151,9 @@ def layer_cost(table: pd.DataFrame, caption: str = "") -> Figure:
             offset = (place - (len(readings) - 1) / 2) * width
             bars = axes.bar(x + offset, values, 0.92 * width, color=_READINGS[place], label=reading)
             axes.bar_label(bars, [f"{value:.1f}" for value in values], padding=2, **_SMALL)
-        ratios = [
-            f"{n} nodes\n{ours / plain:.2f}×"
-            for n, plain, ours in zip(sizes, taken[0], taken[-1], strict=True)
-        ]
-        axes.set_xticks(x, ratios, color=INK, fontsize=9)
+        ratios = taken[-1] / taken[0]
+        names = [f"{size} nodes\n{ratio:.2f}×" for size, ratio in zip(sizes, ratios, strict=True)]
+        axes.set_xticks(x, names, color=INK, fontsize=9)
         axes.set_ylim(0, 1.12 * np.max(taken))
         axes.yaxis.set_visible(False)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(readings), handlelength=0.9, **LEGEND)

@@ -17,7 +17,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 INK, MUTED, FAINT = "#1F2933", "#5F6B7A", "#D9DEE4"
 SLOWER = "#F6ECE6"  # ground of a region where a method loses
-# Okabe and Ito's colours, told apart with any colour vision; budgets of DDTree differ in lightness only.
+# Okabe and Ito's colours, distinguishable with any colour vision; budgets of DDTree differ in lightness only.
 METHOD_COLOURS = {"autoregressive": "#6B7280", "dflash": "#D55E00"}
 _BUDGETS = LinearSegmentedColormap.from_list(
     "budgets", ["#9AD0F0", "#56B4E9", "#2A96D6", "#0072B2", "#084E86", "#062F57", "#03172D"]

@@ -36,23 +36,13 @@ def verify_cost(table: pd.DataFrame, caption: str = "") -> Figure:
             line = rows_of(table, weights=name).sort_values("nodes")
             milliseconds = 1000 * line["seconds"]
             axes.plot(line["nodes"], milliseconds, "o-", color=shade, linewidth=1.8, markersize=5)
-            beside(
-                axes,
-                str(name),
-                (line["nodes"].iloc[-1], milliseconds.iloc[-1]),
-                color=shade,
-                fontweight="bold",
-            )
+            end = (line["nodes"].iloc[-1], milliseconds.iloc[-1])
+            beside(axes, str(name), end, color=shade, fontweight="bold")
             for x, y in zip(line["nodes"], milliseconds, strict=True):
                 axes.annotate(
-                    f"{y:.0f}",
-                    (x, y),
-                    (0, 6),
-                    textcoords="offset points",
-                    ha="center",
-                    fontsize=7.5,
+                    f"{y:.0f}", (x, y), (0, 6), textcoords="offset points", ha="center", fontsize=7.5,
                     color=MUTED,
-                )
+                )  # fmt: skip
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(n) for n in sizes])
         axes.minorticks_off()

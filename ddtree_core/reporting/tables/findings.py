@@ -10,9 +10,11 @@ from ddtree_core.decoding.records import Generation
 from ddtree_core.models.pair import ModelPair
 from ddtree_core.reporting.tables.stats import variant
 
+SHOWN_DIVERGENCES = 6
 
-def identity(pair: ModelPair, generations: Sequence[Generation]) -> str:
-    """Whether every generation has the same tokens as the autoregressive one of its prompt, in Markdown.
+
+def same_text(pair: ModelPair, generations: Sequence[Generation]) -> str:
+    """Whether every generation has the tokens of the autoregressive one of its prompt, in Markdown.
 
     Divergences are counted and shown with the gap between the target's logits at the place. Raises
     `ValueError` where a prompt has no autoregressive generation.
@@ -23,23 +25,25 @@ def identity(pair: ModelPair, generations: Sequence[Generation]) -> str:
         raise ValueError(
             f"{len(missing)} prompts have no autoregressive text to compare with: decode that too"
         )
-    found = [(g, first_divergence(pair, references[tuple(g.prompt_ids)], g)) for g in others]
-    apart = [(g, at) for g, at in found if at is not None]
+    divergences = []
+    for generation in others:
+        divergence = first_divergence(pair, references[tuple(generation.prompt_ids)], generation)
+        if divergence is not None:
+            name = variant(generation.method, generation.budget)
+            divergences.append(f"{name} at token {divergence.position} (logit gap {divergence.gap:.4f})")
     tokens = sum(len(g.ids) for g in others)
     dtype = str(pair.dtype).removeprefix("torch.")
-    if not apart:
+    if not divergences:
         return (
             f"**Identical.** All {len(others)} drafted generations on {len(references)} prompts equal the "
             f"autoregressive ones token for token ({tokens} tokens compared, greedy, {dtype})."
         )
-    places = "; ".join(
-        f"{variant(g.method, g.budget)} at token {at.position} (logit gap {at.gap:.4f})"
-        for g, at in apart[:6]
-    )
-    more = f" and {len(apart) - 6} more" if len(apart) > 6 else ""
+    places = "; ".join(divergences[:SHOWN_DIVERGENCES])
+    if len(divergences) > SHOWN_DIVERGENCES:
+        places += f" and {len(divergences) - SHOWN_DIVERGENCES} more"
     return (
-        f"**{len(apart)} of {len(others)} generations part from the autoregressive text** ({dtype}): "
-        f"{places}{more}. Gaps near 0 are near-ties of the target; larger ones would be an error."
+        f"**{len(divergences)} of {len(others)} generations part from the autoregressive text** ({dtype}): "
+        f"{places}. Gaps near 0 are near-ties of the target; larger ones would be an error."
     )
 
 
@@ -79,12 +83,12 @@ def speed(summary: pd.DataFrame) -> str:
 def recognition(table: pd.DataFrame) -> str:
     """How often autopsies named the injected cause, per pair, from the rows of `confusion`, in Markdown."""
     lines = []
-    for pair, sick in _sick(table).items():
-        shown = [row for row in sick if row["symptom"]]
-        first, three = (sum(row["place"] <= most for row in shown) for most in (1, 3))
-        silent = ", ".join(row["fault"] for row in sick if not row["symptom"]) or "none"
+    for pair, rows in _expressed_faults(table).items():
+        places = [row["place"] for row in rows if row["symptom"]]
+        first, three = (sum(place <= most for place in places) for most in (1, 3))
+        silent = ", ".join(row["fault"] for row in rows if not row["symptom"]) or "none"
         lines.append(
-            f"- **{pair}**: of {len(shown)} faults that show, the right cause comes first in {first} and "
+            f"- **{pair}**: of {len(places)} faults that show, the right cause comes first in {first} and "
             f"among the first three in {three}. Without a symptom on these prompts: {silent}."
         )
     return "\n".join(lines)
@@ -93,17 +97,14 @@ def recognition(table: pd.DataFrame) -> str:
 def near_nothing(table: pd.DataFrame, most: float = 0.02) -> str:
     """Which faults leave at most a share `most` of the drafts accepted, per pair, in Markdown."""
     lines = []
-    for pair, sick in _sick(table).items():
-        low = [(row["acceptance_rate"], row["fault"]) for row in sick if row["acceptance_rate"] <= most]
+    for pair, rows in _expressed_faults(table).items():
+        low = [(row["acceptance_rate"], row["fault"]) for row in rows if row["acceptance_rate"] <= most]
         named = ", ".join(f"{fault} ({rate:.1%})" for rate, fault in sorted(low)) or "none"
         lines.append(f"- **{pair}**: {named}")
     return "\n".join(lines)
 
 
-def _sick(table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+def _expressed_faults(table: pd.DataFrame) -> dict[str, list[dict[Any, Any]]]:
     """The rows of `confusion` of faults that a pair could express, by pair."""
-    sick: dict[str, list[dict[str, Any]]] = {}
-    for row in table.to_dict("records"):
-        if row["fault"] != "healthy" and not row["reason"]:
-            sick.setdefault(row["pair"], []).append({str(name): value for name, value in row.items()})
-    return sick
+    faults = table.loc[(table["fault"] != "healthy") & (table["reason"] == "")]
+    return {str(pair): rows.to_dict("records") for pair, rows in faults.groupby("pair", sort=False)}

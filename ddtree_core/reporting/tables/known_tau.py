@@ -1,6 +1,4 @@
-"""Known acceptance lengths of a pair, to be shown beside measured ones: published, or reached by a drafter
-that was trained here.
-"""
+"""Known acceptance lengths of a pair, beside measured ones: published, or reached in a training here."""
 
 import json
 from pathlib import Path
@@ -14,9 +12,9 @@ from ddtree_core.reporting.tables.display import MISSING
 from ddtree_core.reporting.tables.stats import variant
 
 COLUMNS = ["dataset", "method", "budget", "temperature", "tau", "source"]
-WHOLE = ("all", "mean")  # names of several data sets together
+ALL_TOGETHER = ("all", "mean")  # names of several data sets together
 NOTEBOOK = "06_low_acceptance_autopsy"  # looks for the cause of low acceptance
-FAR = 0.5  # of the accepted drafts per round that are known
+FAR_BELOW = 0.5  # of the accepted drafts per round that are known
 
 
 def known_tau(pair: str | tuple[str, str]) -> pd.DataFrame:
@@ -60,20 +58,18 @@ def compare_known(measured: pd.DataFrame, known: pd.DataFrame) -> str:
     """
     chains = known.loc[(known["method"] == "dflash") & (known["temperature"].fillna(0.0) == 0)]
     if chains.empty:
-        return (
-            "No acceptance length of the chain is known for this pair, so there is nothing to compare with."
-        )
+        return "No acceptance length of the chain is known for this pair: nothing to compare with."
     figures = dict(zip(chains["dataset"], chains["tau"], strict=True))
-    whole = next((figures[name] for name in WHOLE if name in figures), min(figures.values()))
+    whole = next((figures[name] for name in ALL_TOGETHER if name in figures), min(figures.values()))
     chain = measured.loc[measured["method"] == "dflash"]
     accepted = {
         domain: (tau - 1, figures.get(domain, whole) - 1)
         for domain, tau in zip(chain["domain"], chain["tau"], strict=True)
     }
-    best = max(accepted, key=lambda domain: accepted[domain][0] - FAR * accepted[domain][1])
+    best = max(accepted, key=lambda domain: accepted[domain][0] - FAR_BELOW * accepted[domain][1])
     own, expected = accepted[best]
     text = f"The chain accepts {own:.2f} drafts per round on {best}, where {expected:.2f} are known"
-    if own >= FAR * expected:
+    if own >= FAR_BELOW * expected:
         return f"{text}: nothing in that speaks of a fault, though such different texts tell no more."
     return (
         f"**Far below what is known.** {text}, and no data set does better; unless these prompts are much "
@@ -96,7 +92,7 @@ def _held_out(folder: Path) -> list[dict[str, Any]]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} tells no acceptance lengths ({type(error).__name__}: {error}); expected 'held_out' as "
-            f"training writes it, or no such file"
+            "training writes it, or no such file"
         ) from error
 
 

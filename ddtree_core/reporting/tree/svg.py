@@ -100,9 +100,8 @@ def _document(pictures: list[TreePicture], title: str, width: float | None) -> s
     present = {state for picture in pictures for state in picture.states}
     panels, natural, height = [], 0.0, 0.0
     for picture in pictures:
-        body, panel_width, panel_height = _panel(
-            picture, [] if panels else [state for state in _MEANING if state in present]
-        )
+        explained = [] if panels else [state for state in _MEANING if state in present]
+        body, panel_width, panel_height = _panel(picture, explained)
         panels.append(f'<g transform="translate(0,{_n(height)})">{body}</g>')
         natural, height = max(natural, panel_width), height + panel_height
     scale = 1 if width is None else width / natural

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
@@ -30,6 +29,12 @@ TABLE = pd.DataFrame(
         "accepted_by_slot": [(0.5, 0.5), (0.5, 0.0), (0.0, float("nan"))],
     }
 )
+SYMPTOMS = {
+    "rounds": ((9, 3), (12, 1)),
+    "accepted_by_slot": (0.5, 1.0),
+    "acceptance_length": 2.0,
+    "acceptance_rate": 0.5,
+}
 
 
 def axes_of(figure: Any) -> list[Axes]:
@@ -83,18 +88,7 @@ class TestConfusionMatrix:
 
 
 def test_examined_shows_rounds_by_context():
-    symptoms = {
-        "rounds": ((9, 3), (12, 1)),
-        "accepted_by_slot": (0.5, 1.0),
-        "acceptance_length": 2.0,
-        "acceptance_rate": 0.5,
-    }
-    slots, along = axes_of(examined(symptoms))
+    slots, along = axes_of(examined(SYMPTOMS))
     assert [bar.get_height() for bar in slots.patches] == [0.5, 0.5]  # pyright: ignore
     assert np.asarray(along.lines[0].get_xydata()).tolist() == [[9.0, 3.0], [12.0, 1.0]]
     assert np.asarray(along.lines[1].get_xydata()).tolist() == [[10.5, 2.0]]
-
-
-@pytest.mark.parametrize("draw", [acceptance_by_slot, confusion_matrix, faults_by_share])
-def test_provenance_stands_at_the_foot(draw):
-    assert "made here" in texts(draw(TABLE, caption="made here"))

@@ -1,10 +1,8 @@
 """The picture of a placement shows the table's numbers, and which device is too small."""
 
 from typing import Any
-from xml.etree import ElementTree
 
 import pandas as pd
-import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import same_color
 from matplotlib.patches import Rectangle
@@ -41,14 +39,3 @@ def test_a_device_that_is_too_small_is_marked() -> None:
     assert {"cuda:0", "cuda:1", "weights", "drafter", "caches", "tree", "reserve", "n = 1"} <= named.keys()
     assert same_color(named["22.5 of 24.0"].get_color(), INK)
     assert not same_color(named["18.5 of 16.0"].get_color(), INK)
-
-
-def test_a_notebook_shows_an_svg_with_a_text_alternative() -> None:
-    bundle = placement(TABLE)._repr_mimebundle_()  # pyright: ignore[reportAttributeAccessIssue]
-    assert ElementTree.fromstring(bundle["image/svg+xml"]).tag.endswith("svg")
-    assert bundle["text/plain"].startswith("Does the pair fit?")
-
-
-def test_a_table_without_a_part_is_refused() -> None:
-    with pytest.raises(KeyError, match="drafter"):
-        placement(TABLE.drop(columns="drafter"))

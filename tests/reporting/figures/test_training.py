@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 from typing import Any
-from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
@@ -78,9 +77,3 @@ def test_a_finished_training_has_validations_and_no_losses() -> None:
 def test_a_table_without_validations_is_refused() -> None:
     with pytest.raises(ValueError, match="no validation: measure the drafter at least once"):
         training_progress(LOSSES, ACCEPTANCE.iloc[:0])
-
-
-def test_a_notebook_shows_an_svg_with_a_text_alternative() -> None:
-    bundle = training_progress(LOSSES, ACCEPTANCE)._repr_mimebundle_()  # pyright: ignore[reportAttributeAccessIssue]
-    assert ElementTree.fromstring(bundle["image/svg+xml"]).tag.endswith("svg")
-    assert bundle["text/plain"].startswith("Does the drafter learn to draft?")

@@ -2,15 +2,10 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from ddtree_core.decoding import generate
-from ddtree_core.reporting.figures.rules import rule_histograms
-from ddtree_core.reporting.figures.verify import verify_cost
 from ddtree_core.reporting.tables import findings
 
 
@@ -21,19 +16,19 @@ def made(tiny_pair):
     return [generate(pair, "Once upon", m, budget=b, max_new_tokens=10) for m, b in settings]
 
 
-def test_identity(tiny_pair, made):
+def test_same_text(tiny_pair, made):
     pair = tiny_pair("tiny-llama")
-    said = findings.identity(pair, made)
+    said = findings.same_text(pair, made)
     assert said.startswith("**Identical.** All 2 drafted generations on 1 prompts")
     assert f"{2 * len(made[0].ids)} tokens compared" in said
 
     broken = replace(made[2], ids=[*made[2].ids[:4], (made[2].ids[4] + 1) % 256])
-    said = findings.identity(pair, [*made[:2], broken])
+    said = findings.same_text(pair, [*made[:2], broken])
     assert said.startswith("**1 of 2 generations part from the autoregressive text** (float32)")
     assert "DDTree 8 at token 4 (logit gap" in said
 
     with pytest.raises(ValueError, match="1 prompts have no autoregressive text"):
-        findings.identity(pair, made[1:])
+        findings.same_text(pair, made[1:])
 
 
 SUMMARY = pd.DataFrame(
@@ -55,37 +50,6 @@ def test_acceptance_and_speed():
     )
     assert "No setting was slower" in findings.speed(SUMMARY.iloc[2:])
     assert "no speed-up can be stated" in findings.speed(SUMMARY.assign(speedup=float("nan")))
-
-
-def labels(figure: Figure) -> set[str]:
-    return {text.get_text() for axes in figure.axes for text in axes.texts}
-
-
-def test_verify_cost_draws_a_line_for_each_kind_of_weights():
-    table = pd.DataFrame(
-        {
-            "weights": ["packed", "packed", "stock", "stock"],
-            "nodes": [1, 8, 1, 8],
-            "seconds": [0.04, 0.05, 0.06, 0.08],
-        }
-    )
-    figure = verify_cost(table)
-    assert [np.asarray(line.get_ydata()).tolist() for line in figure.axes[0].lines] == [
-        [40.0, 50.0],
-        [60.0, 80.0],
-    ]
-    assert {"packed", "stock", "40", "50", "60", "80"} <= labels(figure)
-
-
-def test_rule_histograms_draw_shares_and_means():
-    table = pd.DataFrame({"rule": ["walk"] * 4 + ["linear"] * 4, "accepted": [0, 1, 1, 2, 0, 0, 0, 1]})
-    figure = rule_histograms(table)
-    heights = [
-        [bar.get_height() for bar in axes.patches if isinstance(bar, Rectangle)] for axes in figure.axes
-    ]
-    assert heights == [[0.25, 0.5, 0.25], [0.75, 0.25, 0.0]]
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles == ["walk: 1.00 accepted per round", "linear: 0.25 accepted per round"]
 
 
 CONFUSION = pd.DataFrame(

@@ -1,6 +1,4 @@
-"""Known acceptance lengths: what the registry and drafters tell, and what a measurement looks like beside
-them.
-"""
+"""Known acceptance lengths: what registry and drafters tell, and a measurement beside them."""
 
 import json
 from pathlib import Path
@@ -10,6 +8,8 @@ import pytest
 
 from ddtree_core.paths import data_dir
 from ddtree_core.reporting.tables.known_tau import beside_known, compare_known, known_tau
+
+CODER = "qwen3-coder-30b-a3b"
 
 
 def measured(**chain: float) -> pd.DataFrame:
@@ -29,13 +29,14 @@ def measured(**chain: float) -> pd.DataFrame:
 @pytest.mark.parametrize("name", ["smollm2-135m", "hybrid-4m"])
 def test_a_shipped_drafter_tells_what_it_reached(name: str) -> None:
     """The figures are those of its training.json, chains as DFlash, and all of them greedy."""
-    told = json.loads((data_dir() / "models" / f"{name}-dflash" / "training.json").read_text())["held_out"]
+    path = data_dir() / "models" / f"{name}-dflash" / "training.json"
+    reached = json.loads(path.read_text())["held_out"]
     found = known_tau(name)
     by_name = {
         ("chain" if row["method"] == "dflash" else f"tree {row['budget']:.0f}", row["dataset"]): row["tau"]
         for row in found.to_dict("records")
     }
-    assert by_name == {(name, domain): tau for name, row in told.items() for domain, tau in row.items()}
+    assert by_name == {(name, domain): tau for name, row in reached.items() for domain, tau in row.items()}
     assert set(found["temperature"]) == {0.0}
     assert set(found["source"]) == {f"held-out prompts, {name}-dflash"}
 
@@ -85,25 +86,10 @@ def test_measured_and_known_stand_in_one_table() -> None:
         ("qwen3-4b", dict(chat=1.2, code=3.76), "2.76 drafts per round on code, where 5.54 are known", True),
         ("qwen3-4b", dict(chat=1.2, code=3.78), "2.78 drafts per round on code, where 5.54 are known", False),
         # The same domain where it is known: 2.25 on chat, 7.96 on code; half accepted are 0.625 and 3.48.
-        (
-            "qwen3-coder-30b-a3b",
-            dict(chat=1.5, code=4.0),
-            "0.50 drafts per round on chat, where 1.25 are known",
-            True,
-        ),
-        (
-            "qwen3-coder-30b-a3b",
-            dict(chat=1.75, code=4.0),
-            "0.75 drafts per round on chat, where 1.25 are known",
-            False,
-        ),
+        (CODER, dict(chat=1.5, code=4.0), "0.50 drafts per round on chat, where 1.25 are known", True),
+        (CODER, dict(chat=1.75, code=4.0), "0.75 drafts per round on chat, where 1.25 are known", False),
         # Without that domain and without a mean, the hardest: chat.
-        (
-            "qwen3-coder-30b-a3b",
-            dict(math=2.25),
-            "1.25 drafts per round on math, where 1.25 are known",
-            False,
-        ),
+        (CODER, dict(math=2.25), "1.25 drafts per round on math, where 1.25 are known", False),
     ],
 )
 def test_a_chain_far_below_the_known_one_is_told(
