@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ddtree_core.decoding.arguments import is_text, shown, whole_number
-from ddtree_core.paths import data_dir
+from ddtree_core.paths import caller_path, data_dir
 
 Prompt = str | Sequence[Mapping[str, str]] | Sequence[int] | torch.Tensor
 
@@ -113,7 +113,7 @@ def load_prompts(
 
 def _read_set(name: str | Path) -> list[dict[str, Any]]:
     folder = data_dir() / "prompts"
-    path = Path(name) if Path(name).suffix else folder / f"{name}.jsonl"
+    path = caller_path(name) if Path(name).suffix else folder / f"{name}.jsonl"
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in folder.glob("*.jsonl")))
         raise ValueError(

@@ -20,14 +20,17 @@ from ddtree_core.models.draft_config import CheckpointError
 from ddtree_core.models.registry import DEFAULT_PAIR, PAIRS, PairError
 from ddtree_core.models.smollm2 import smollm2_folder
 from ddtree_core.models.target import check_supported
-from ddtree_core.paths import data_dir
+from ddtree_core.paths import caller_path, data_dir, looks_like_path
 
 
 def locate(source: str) -> str:
     """Where a registry's target or drafter lies: a folder on this machine, or the hub id that it is."""
     if source == PAIRS[DEFAULT_PAIR].target:
         return str(smollm2_folder())
-    return str(data_dir() / source.removeprefix("data/")) if source.startswith("data/models/") else source
+    if source.startswith("data/models/"):
+        return str(data_dir() / source.removeprefix("data/"))
+    path = caller_path(source)
+    return str(path) if looks_like_path(source) or path.is_dir() else source
 
 
 def load_target(

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ddtree_core.models import CheckpointError, PairError, load_pair, memory
+from ddtree_core.models.loading import locate
 from ddtree_core.models.tiny import byte_tokenizer
 from tests.models.pair_files import Folders, load, refusal, write_pair
 
@@ -221,3 +222,16 @@ def test_a_tokenizer_may_leave_ids_out(on_disk: dict[str, Folders], tmp_path: Pa
     pair = load(folders.names, check=False)
     assert len(pair.tokenizer) < 260 / 2 + 24
     assert pair.vocab_size == 260
+
+
+def test_folders_are_found_from_where_the_user_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "org" / "drafter").mkdir(parents=True)
+    monkeypatch.setenv("DDTREE_CALLER", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert locate("./org/drafter") == locate("org/drafter") == str(tmp_path / "org" / "drafter")
+    assert locate("./not-there") == str(tmp_path / "not-there")  # no hub id begins like this
+    assert locate("~/drafter") == str(tmp_path / "home" / "drafter")
+    assert locate("org/model") == "org/model"
+    assert locate("z-lab/Qwen3-4B-DFlash-b16") == "z-lab/Qwen3-4B-DFlash-b16"

@@ -20,7 +20,7 @@ import nbformat
 from tqdm import tqdm
 
 from ddtree_core.experiments.provenance import provenance
-from ddtree_core.paths import project_root
+from ddtree_core.paths import caller_dir, caller_path, project_root
 from ddtree_core.reporting.report.execution import Hooks, NotebookFailed, execute
 from ddtree_core.reporting.report.notebook_source import Notebook, assign, digest, find_notebooks, select
 from ddtree_core.reporting.report.pages import STAMP, read_executed, render_reports
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(arguments)
     os.environ["DDTREE_COMMAND"] = shlex.join(["./workbook", "report", *arguments])  # for run.json
+    os.environ["DDTREE_CALLER"] = str(caller_dir())  # kernels run in the folder of their notebook
     try:
         plan = make_plan(options, folder or project_root() / "notebooks", reports_dir())
     except ValueError as error:
@@ -71,8 +72,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
 
 def reports_dir() -> Path:
     """Folder of the reports: `$DDTREE_REPORTS`, else `reports/` of the repository."""
-    chosen = os.environ.get("DDTREE_REPORTS")
-    return Path(chosen).expanduser().resolve() if chosen else project_root() / "reports"
+    return caller_path(os.environ.get("DDTREE_REPORTS") or project_root() / "reports").resolve()
 
 
 def make_plan(options: argparse.Namespace, folder: Path, reports: Path) -> Plan:

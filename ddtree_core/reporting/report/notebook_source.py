@@ -6,7 +6,6 @@ import difflib
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import nbformat
 import papermill
 
 from ddtree_core.experiments.provenance import cpu_model, versions
-from ddtree_core.paths import data_dir, project_root
+from ddtree_core.paths import caller_path, data_dir, project_root
 
 # How a page is put together does not change what a notebook computes.
 _RENDERING = Path(__file__).parent
@@ -148,10 +147,28 @@ def digest(notebook: Notebook, parameters: Mapping[str, Any]) -> str:
         "parameters": dict(parameters),
         "versions": versions(),
         "cpu": cpu_model(),
-        "data": os.environ.get("DDTREE_DATA", ""),
+        "data": str(data_dir()),
         "files": _file_digests(),
+        "named": _named_digests(parameters),
     }
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _named_digests(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the files hold that parameters name; a folder counts by its place and the time of its change."""
+    values = [value if isinstance(value, list) else [value] for value in parameters.values()]
+    names = [
+        name for value in values for text in value if isinstance(text, str) for name in text.split(" + ")
+    ]
+    digests = []
+    for name in filter(None, map(str.strip, names)):
+        try:
+            path = caller_path(name)
+            changed = path.stat().st_mtime_ns
+        except (OSError, ValueError):  # no path, but a name or a text
+            continue
+        digests.append((str(path), _file_digest(path, changed) if path.is_file() else str(changed)))
+    return digests
 
 
 def _file_digests() -> list[tuple[str, str]]:

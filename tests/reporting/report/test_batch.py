@@ -20,7 +20,8 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports and data go to the test's own folder; the package's files keep out of the fingerprint."""
     monkeypatch.setenv("DDTREE_REPORTS", str(tmp_path / "reports"))
     monkeypatch.setenv("DDTREE_DATA", str(tmp_path / "data"))
-    monkeypatch.delenv("DDTREE_COMMAND", raising=False)
+    monkeypatch.setenv("DDTREE_COMMAND", "")
+    monkeypatch.setenv("DDTREE_CALLER", "")
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports and data go to the test's own folder."""
     monkeypatch.setenv("DDTREE_REPORTS", str(tmp_path / "reports"))
     monkeypatch.setenv("DDTREE_DATA", str(tmp_path / "data"))
-    monkeypatch.delenv("DDTREE_COMMAND", raising=False)
+    monkeypatch.setenv("DDTREE_COMMAND", "")
+    monkeypatch.setenv("DDTREE_CALLER", "")
 
 
 def files(folder: Path) -> list[str]:
@@ -60,6 +61,31 @@ def test_a_notebook_runs_here_with_its_parameters_and_without_bars(tmp_path: Pat
     assert output.text.strip() == str([sys.executable, folder, [1, 2], 0.0, command])
     assert loads_of(tmp_path / "reports" / "03_a.html") == []
     assert "Parameters of this run" in (tmp_path / "reports" / "03_a.html").read_text()
+
+
+def test_relative_paths_mean_the_callers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel runs beside the notebook; parameters and settings were given in another folder."""
+    (tmp_path / "here" / "data" / "prompts").mkdir(parents=True)
+    (tmp_path / "here" / "mine.jsonl").write_text('{"id": "a", "prompt": "hi"}')
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("DDTREE_DATA", "data")
+    monkeypatch.setenv("DDTREE_REPORTS", "reports")
+    code = (
+        "from ddtree_core import load_prompts\n"
+        "from ddtree_core.models.loading import locate\n"
+        "from ddtree_core.paths import caller_path, data_dir\n"
+        "print([data_dir(), caller_path(work), locate(drafter), load_prompts(prompts)[0]['id']])"
+    )
+    parameters = "work: str = ''\ndrafter: str = ''\nprompts: list[str] = []"
+    write_notebook(tmp_path / "notebooks", "03_a", code, parameters=parameters)
+    given = {"work": "made/here", "drafter": "./data", "prompts": "./mine.jsonl"}
+    args = [part for name, value in given.items() for part in ("-p", name, value)]
+    assert batch.main(args, tmp_path / "notebooks") == 0
+    here = tmp_path / "here"
+    executed = nbformat.read(here / "reports" / "03_a.ipynb", as_version=4)
+    (output,) = executed.cells[-1].outputs
+    assert output.text.strip() == str([here / "data", here / "made/here", str(here / "data"), "a"])
+    assert files(tmp_path / "notebooks") == ["03_a.ipynb"]
 
 
 def test_a_failing_cell_is_named_with_its_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

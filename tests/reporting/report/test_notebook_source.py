@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from ddtree_core.reporting.report import notebook_source
-from ddtree_core.reporting.report.notebook_source import assign, find_notebooks, parse_value, select
+from ddtree_core.reporting.report.notebook_source import (
+    assign,
+    digest,
+    find_notebooks,
+    parse_value,
+    select,
+)
 from tests.reporting.report.report_pages import write_notebook
 
 
@@ -76,6 +82,24 @@ def test_notebooks_are_chosen_by_number_or_name(tmp_path: Path) -> None:
     assert [notebook.name for notebook in select(notebooks, "10, 02_a")] == ["02_a", "10_last"]
     with pytest.raises(ValueError, match="no notebook '07': there are 02_a, 03_b, 10_last"):
         select(notebooks, "07")
+
+
+def test_a_file_that_a_parameter_names_is_part_of_the_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_notebook(tmp_path / "notebooks", "03_a", parameters="prompts: list[str] = []")
+    (notebook,) = find_notebooks(tmp_path / "notebooks")
+    monkeypatch.setenv("DDTREE_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.jsonl").write_text("one")
+
+    def fingerprint() -> str:
+        return digest(notebook, {"prompts": ["./mine.jsonl", "chat"], "text": "x" * 9999 + "\0"})
+
+    first = fingerprint()
+    assert fingerprint() == first
+    (tmp_path / "mine.jsonl").write_text("two")
+    assert fingerprint() != first
 
 
 def test_the_package_is_part_of_the_fingerprint_and_its_page_layout_is_not() -> None:
