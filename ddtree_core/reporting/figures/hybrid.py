@@ -18,6 +18,7 @@ from ddtree_core.reporting.figures.style import (
     beside,
     canvas,
     house_style,
+    log_ticks,
     quiet,
     rows_of,
     unique,
@@ -71,6 +72,7 @@ def _errors(axes: Axes, first: pd.DataFrame, ours: pd.DataFrame, shades: Mapping
         textcoords="offset points", fontsize=7.5, color=MUTED,
     )  # fmt: skip
     axes.set_yscale("log")
+    log_ticks(axes.yaxis, "{x:.0e}")
     axes.minorticks_off()
     axes.set_ylabel("logit error")
     axes.grid(axis="y")
@@ -117,6 +119,7 @@ def tree_memory(table: pd.DataFrame, caption: str = "") -> Figure:
                 axes.annotate(_short(at[1]), at, (0, 6), textcoords="offset points", ha="center", **_SMALL)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        log_ticks(axes.yaxis, "{x:g}")
         axes.set_xticks(sizes, [str(n) for n in sizes])
         axes.minorticks_off()
         right = sizes[-1] * max(2, (sizes[-1] / sizes[0]) ** 0.35)  # room for the names

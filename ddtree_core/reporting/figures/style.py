@@ -11,9 +11,11 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import NullFormatter
 
 INK, MUTED, FAINT = "#1F2933", "#5F6B7A", "#D9DEE4"
 SLOWER = "#F6ECE6"  # ground of a region where a method loses
@@ -46,6 +48,7 @@ RC: dict[Any, Any] = {
     "grid.color": "#E9ECF0",
     "grid.linewidth": 0.8,
     "text.color": INK,
+    "text.parse_math": False,  # a `$` in a name is a dollar, so no tick may be set as a formula either
     "xtick.color": FAINT,
     "ytick.color": FAINT,
     "xtick.labelcolor": MUTED,
@@ -142,6 +145,12 @@ def beside(axes: Axes, text: str, at: tuple[float, float], fontsize: float = 8.5
 def shared_label(grid: np.ndarray, text: str) -> None:
     """One label under panels that share their horizontal axis."""
     grid[0, 0].get_figure(root=False).supxlabel(text, fontsize=RC["axes.labelsize"], color=MUTED)
+
+
+def log_ticks(axis: Axis, form: str) -> None:
+    """Ticks of a logarithmic axis in the given format: matplotlib's own are formulas."""
+    axis.set_major_formatter(form)
+    axis.set_minor_formatter(NullFormatter())
 
 
 def quiet(axes: Axes, keep: str = "bottom") -> None:

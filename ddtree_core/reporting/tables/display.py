@@ -1,12 +1,63 @@
-"""Tables of `stats` made ready to be read: names spelt out, numbers rounded, intervals beside them."""
+"""Tables and texts ready to be read: numbers rounded, model text shown as text and never as markup."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+from pandas.io.formats.style import Styler
+
+from ddtree_core.reporting.tree.labels import printable
 
 MISSING = "–"
+_TEXT = {
+    "text-align": "left",
+    "vertical-align": "top",
+    "white-space": "pre-wrap",
+    "overflow-wrap": "anywhere",
+    "unicode-bidi": "plaintext",  # each cell reads in the direction of its own letters
+    "font-size": "85%",
+}
+
+
+def code_span(text: str) -> str:
+    """A text as inline code for Markdown: nothing in it is markup or a formula, line ends show as ↵.
+
+    >>> code_span("a `b` <i>")
+    '``a `b` <i>``'
+    """
+    text = re.sub(r"\r\n|[\n\r\v\f\x85\u2028\u2029]", "↵", text)
+    text = printable(text).replace("\t", "⇥") or " "
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    padding = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{padding}{text}{padding}{fence}"
+
+
+def styled(table: pd.DataFrame) -> Styler:
+    """The table's Styler, whose cells and labels are shown as text, never as markup or a formula."""
+    shown = Styler(table, escape="html").format_index(escape="html", axis="index")
+    shown = shown.format_index(escape="html", axis="columns")
+    return shown.set_table_attributes('class="tex2jax_ignore mathjax_ignore"')  # MathJax leaves it alone
+
+
+def text_table(table: pd.DataFrame, **properties: str) -> Styler:
+    """A table of texts to be read: wrapped, left-aligned, line ends kept, an index of mere numbers hidden.
+
+    `properties` are further CSS properties of the cells. Control and direction characters are left out.
+    """
+    table = table.map(lambda value: printable(value) if isinstance(value, str) else value)
+    shown = styled(table).set_properties(**{**_TEXT, **properties})
+    shown = shown.set_table_styles([{"selector": "th", "props": "text-align: left"}])
+    return shown.hide(axis="index") if isinstance(table.index, pd.RangeIndex) else shown
+
+
+def side_by_side(texts: Mapping[str, str]) -> Styler:
+    """Named texts in columns of equal width, in a monospace font."""
+    shown = text_table(pd.DataFrame([texts]), **{"font-family": "monospace"})
+    layout = 'style="table-layout: fixed; width: 100%"'
+    return shown.set_table_attributes(f"{shown.table_attributes} {layout}")
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
@@ -15,8 +66,8 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     Intervals are those of the summary, 95% over prompts unless chosen otherwise.
     """
     groups = list(table.columns[: list(table.columns).index("method")])
-    made: dict[str, Any] = {name: table[name] for name in groups}
-    made["method"] = table["variant"]
+    spelt: dict[str, Any] = {name: table[name] for name in groups}
+    spelt["method"] = table["variant"]
     columns = {
         "n_prompts": ("prompts", "{:,.0f}", None),
         "n_rounds": ("rounds", "{:,.0f}", None),
@@ -28,8 +79,8 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     }
     for column, (title, form, interval) in columns.items():
         if column in table:
-            made[title] = [_cell(row, column, form, interval) for row in table.to_dict("records")]
-    return pd.DataFrame(made).set_index([*groups, "method"])
+            spelt[title] = [_cell(row, column, form, interval) for row in table.to_dict("records")]
+    return pd.DataFrame(spelt).set_index([*groups, "method"])
 
 
 def _cell(row: dict[Any, Any], column: str, form: str, interval: tuple[str, str] | None) -> str:

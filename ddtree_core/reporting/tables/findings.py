@@ -8,6 +8,7 @@ import pandas as pd
 from ddtree_core.decoding.compare import first_divergence
 from ddtree_core.decoding.records import Generation
 from ddtree_core.models.pair import ModelPair
+from ddtree_core.reporting.tables.display import code_span
 from ddtree_core.reporting.tables.stats import variant
 
 SHOWN_DIVERGENCES = 6
@@ -54,9 +55,9 @@ def acceptance(summary: pd.DataFrame) -> str:
     lines = []
     for name, rows in drafted.groupby("variant", sort=False):
         best, worst = rows.loc[rows["tau"].idxmax()], rows.loc[rows["tau"].idxmin()]
-        span = f"τ {best['tau']:.2f} on {best[group]}"
+        span = f"τ {best['tau']:.2f} on {code_span(best[group])}"
         if len(rows) > 1:
-            span += f" down to {worst['tau']:.2f} on {worst[group]}"
+            span += f" down to {worst['tau']:.2f} on {code_span(worst[group])}"
         lines.append(f"- **{name}**: {span}")
     return "\n".join(lines)
 
@@ -69,7 +70,7 @@ def speed(summary: pd.DataFrame) -> str:
     group = summary.columns[0]
 
     def name(row: pd.Series) -> str:
-        return f"{row['variant']} on {row[group]} ({row['speedup']:.2f}×)"
+        return f"{row['variant']} on {code_span(row[group])} ({row['speedup']:.2f}×)"
 
     fastest = drafted.loc[drafted["speedup"].idxmax()]
     slower = drafted.loc[drafted["speedup"] < 1]
@@ -88,8 +89,8 @@ def recognition(table: pd.DataFrame) -> str:
         first, three = (sum(place <= most for place in places) for most in (1, 3))
         silent = ", ".join(row["fault"] for row in rows if not row["symptom"]) or "none"
         lines.append(
-            f"- **{pair}**: of {len(places)} faults that show, the right cause comes first in {first} and "
-            f"among the first three in {three}. Without a symptom on these prompts: {silent}."
+            f"- {code_span(pair)}: of {len(places)} faults that show, the right cause comes first in {first} "
+            f"and among the first three in {three}. Without a symptom on these prompts: {silent}."
         )
     return "\n".join(lines)
 
@@ -100,7 +101,7 @@ def near_nothing(table: pd.DataFrame, most: float = 0.02) -> str:
     for pair, rows in _expressed_faults(table).items():
         low = [(row["acceptance_rate"], row["fault"]) for row in rows if row["acceptance_rate"] <= most]
         named = ", ".join(f"{fault} ({rate:.1%})" for rate, fault in sorted(low)) or "none"
-        lines.append(f"- **{pair}**: {named}")
+        lines.append(f"- {code_span(pair)}: {named}")
     return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from ddtree_core.models.loading import locate
 from ddtree_core.models.registry import find_pair
-from ddtree_core.reporting.tables.display import MISSING
+from ddtree_core.reporting.tables.display import MISSING, code_span
 from ddtree_core.reporting.tables.stats import variant
 
 COLUMNS = ["dataset", "method", "budget", "temperature", "tau", "source"]
@@ -68,7 +68,9 @@ def compare_known(measured: pd.DataFrame, known: pd.DataFrame) -> str:
     }
     best = max(accepted, key=lambda domain: accepted[domain][0] - FAR_BELOW * accepted[domain][1])
     own, expected = accepted[best]
-    text = f"The chain accepts {own:.2f} drafts per round on {best}, where {expected:.2f} are known"
+    text = (
+        f"The chain accepts {own:.2f} drafts per round on {code_span(best)}, where {expected:.2f} are known"
+    )
     if own >= FAR_BELOW * expected:
         return f"{text}: nothing in that speaks of a fault, though such different texts tell no more."
     return (

@@ -43,10 +43,10 @@ SUMMARY = pd.DataFrame(
 
 
 def test_acceptance_and_speed():
-    assert findings.acceptance(SUMMARY) == "- **DDTree 8**: τ 2.25 on math down to 1.50 on chat"
+    assert findings.acceptance(SUMMARY) == "- **DDTree 8**: τ 2.25 on `math` down to 1.50 on `chat`"
     assert findings.speed(SUMMARY) == (
-        "Fastest against autoregressive decoding: **DDTree 8 on math (1.40×)**. "
-        "Slower than autoregressive decoding, 1 of 2: DDTree 8 on chat (0.90×)."
+        "Fastest against autoregressive decoding: **DDTree 8 on `math` (1.40×)**. "
+        "Slower than autoregressive decoding, 1 of 2: DDTree 8 on `chat` (0.90×)."
     )
     assert "No setting was slower" in findings.speed(SUMMARY.iloc[2:])
     assert "no speed-up can be stated" in findings.speed(SUMMARY.assign(speedup=float("nan")))
@@ -67,12 +67,12 @@ CONFUSION = pd.DataFrame(
 def test_recognition_counts_only_faults_that_show():
     """Pair a: theta first, head third, window nowhere; causal shows nothing. Pair b could express none."""
     assert findings.recognition(CONFUSION) == (
-        "- **a**: of 3 faults that show, the right cause comes first in 1 and among the first three in 2. "
+        "- `a`: of 3 faults that show, the right cause comes first in 1 and among the first three in 2. "
         "Without a symptom on these prompts: causal."
     )
 
 
 def test_near_nothing_names_the_worst_first():
-    assert findings.near_nothing(CONFUSION) == "- **a**: head (0.0%), theta (2.0%)"
-    assert findings.near_nothing(CONFUSION, 0.01) == "- **a**: head (0.0%)"
-    assert findings.near_nothing(CONFUSION, -1.0) == "- **a**: none"
+    assert findings.near_nothing(CONFUSION) == "- `a`: head (0.0%), theta (2.0%)"
+    assert findings.near_nothing(CONFUSION, 0.01) == "- `a`: head (0.0%)"
+    assert findings.near_nothing(CONFUSION, -1.0) == "- `a`: none"

@@ -83,13 +83,23 @@ def test_measured_and_known_stand_in_one_table() -> None:
     ("pair", "chain", "words", "far"),
     [
         # 6.54 − 1 accepted drafts are known over all data sets: half of them is a τ of 3.77.
-        ("qwen3-4b", dict(chat=1.2, code=3.76), "2.76 drafts per round on code, where 5.54 are known", True),
-        ("qwen3-4b", dict(chat=1.2, code=3.78), "2.78 drafts per round on code, where 5.54 are known", False),
+        (
+            "qwen3-4b",
+            dict(chat=1.2, code=3.76),
+            "2.76 drafts per round on `code`, where 5.54 are known",
+            True,
+        ),
+        (
+            "qwen3-4b",
+            dict(chat=1.2, code=3.78),
+            "2.78 drafts per round on `code`, where 5.54 are known",
+            False,
+        ),
         # The same domain where it is known: 2.25 on chat, 7.96 on code; half accepted are 0.625 and 3.48.
-        (CODER, dict(chat=1.5, code=4.0), "0.50 drafts per round on chat, where 1.25 are known", True),
-        (CODER, dict(chat=1.75, code=4.0), "0.75 drafts per round on chat, where 1.25 are known", False),
+        (CODER, dict(chat=1.5, code=4.0), "0.50 drafts per round on `chat`, where 1.25 are known", True),
+        (CODER, dict(chat=1.75, code=4.0), "0.75 drafts per round on `chat`, where 1.25 are known", False),
         # Without that domain and without a mean, the hardest: chat.
-        (CODER, dict(math=2.25), "1.25 drafts per round on math, where 1.25 are known", False),
+        (CODER, dict(math=2.25), "1.25 drafts per round on `math`, where 1.25 are known", False),
     ],
 )
 def test_a_chain_far_below_the_known_one_is_told(
