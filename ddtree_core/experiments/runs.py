@@ -2,7 +2,7 @@
 
 A run is `data/runs/<run_id>/` with `rounds.parquet`, `generations.parquet` and `run.json`. It appears whole
 or not at all: the files are written beside it and moved into place, so a killed notebook leaves earlier runs
-as they were.
+as they were. Moving and reading wait for each other, so that of several writers each leaves a whole run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
 
 from ddtree_core.experiments.provenance import describe, provenance
 from ddtree_core.experiments.schema import (
@@ -35,6 +37,7 @@ from ddtree_core.paths import data_dir
 __all__ = ["Run", "RunEntry", "check_run_folder", "list_runs", "load_run", "save_run"]
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+LOCK_SECONDS = 60  # a folder is moved or read in much less
 _TABLES = {"rounds": ROUNDS, "generations": GENERATIONS}
 
 
@@ -106,7 +109,8 @@ def save_run(
         text = json.dumps(info, indent=2, ensure_ascii=False, default=str)
         (partial / "run.json").write_text(text + "\n", encoding="utf-8")
         partial.chmod(0o755)  # mkdtemp's folders are private, a run is to be read by others
-        _swap(partial, folder)
+        with _locked(folder.parent):
+            _swap(partial, folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -120,21 +124,22 @@ def load_run(run_id: str, root: Path | None = None) -> Run:
     another schema version.
     """
     folder = _folder(run_id, root)
-    if not folder.exists() and _previous(folder).exists():
-        folder = _previous(folder)  # a save was killed between its two renames
-    if not folder.is_dir():
+    if not folder.exists() and not _previous(folder).exists():
         saved = ", ".join(list_runs(root)) or "none"
         raise ValueError(
             f"no run {run_id!r} under {folder.parent}: run the notebook that saves it, "
             f"or choose one of the saved runs ({saved})"
         )
-    try:
-        info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        tables = {name: pq.read_table(folder / f"{name}.parquet") for name in _TABLES}
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise ValueError(
-            f"run {run_id!r} is incomplete or damaged ({error}): run the notebook that saves it again"
-        ) from error
+    with _locked(folder.parent):
+        if not folder.exists():
+            folder = _previous(folder)  # a save was killed between its two renames
+        try:
+            info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+            tables = {name: pq.read_table(folder / f"{name}.parquet") for name in _TABLES}
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise ValueError(
+                f"run {run_id!r} is incomplete or damaged ({error}): run the notebook that saves it again"
+            ) from error
     found = {str(info.get("schema_version")), *map(_version_of, tables.values())}
     if found != {str(SCHEMA_VERSION)}:
         raise ValueError(
@@ -162,6 +167,21 @@ def _folder(run_id: str, root: Path | None) -> Path:
 
 def _previous(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.previous")
+
+
+@contextmanager
+def _locked(runs: Path) -> Iterator[None]:
+    """No other process moves or reads a run meanwhile; a folder that cannot be written needs no lock."""
+    if not os.access(runs, os.W_OK):
+        yield
+        return
+    try:
+        with FileLock(runs / ".lock", timeout=LOCK_SECONDS):
+            yield
+    except Timeout as error:
+        raise ValueError(
+            f"another process has been holding {runs / '.lock'} for {LOCK_SECONDS} s: end it, and try again"
+        ) from error
 
 
 def _swap(partial: Path, folder: Path) -> None:

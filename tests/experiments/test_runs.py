@@ -1,7 +1,9 @@
 """Run folders: what is saved comes back, and no accident costs an earlier run."""
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
+from filelock import FileLock
 
 from ddtree_core.decoding.records import Generation, Round
 from ddtree_core.experiments import provenance, runs
@@ -27,40 +30,28 @@ def make_round(index: int, accepted: int, tokens: list[int]) -> Round:
 def make_entry(prompt_id: str = "code-01", method: str = "ddtree", budget: int | None = 3) -> RunEntry:
     rounds = (make_round(1, 2, [1, 2, 3]), make_round(2, 1, [1]))  # the second is cut by the token limit
     seconds = {"prefill": 0.1, "draft": 0.02, "tree": 0.002, "verify": 0.04, "commit": 0.006, "total": 0.2}
-    made = Generation(
-        "tiny-llama", method, budget, [5, 6], [8, 1, 2, 3, 1], "añ ✓", rounds, seconds, "length", 0.0
-    )
+    ids = [8, 1, 2, 3, 1]
+    made = Generation("tiny-llama", method, budget, [5, 6], ids, "añ ✓", rounds, seconds, "length", 0.0)
     return RunEntry(prompt_id, "code", made, packed=True)
 
 
 def test_a_run_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     entries = [make_entry(), make_entry("code-02", "autoregressive", None)]
     folder = save_run("first", entries, parameters={"budget": 3}, models={"target": "tiny"}, root=tmp_path)
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "generations.parquet",
-        "rounds.parquet",
-        "run.json",
-    ]
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["generations.parquet", "rounds.parquet", "run.json"]
     run = load_run("first", root=tmp_path)
     made = run.generations.iloc[0]
-    assert (made["prompt_id"], made["method"], made["budget"], made["packed"]) == (
-        "code-01",
-        "ddtree",
-        3,
-        True,
-    )
+    assert (made["prompt_id"], made["method"]) == ("code-01", "ddtree")
+    assert (made["budget"], made["packed"]) == (3, True)
     assert (made["n_prompt"], made["n_tokens"], made["n_rounds"], made["text"]) == (2, 5, 2, "añ ✓")
     assert list(made["ids"]) == [8, 1, 2, 3, 1]
     assert (made["total_seconds"], made["prefill_seconds"], made["accept_seconds"]) == (0.2, 0.1, 0.0)
     assert pd.isna(run.generations["budget"].iloc[1])
     first, second = run.rounds.iloc[0], run.rounds.iloc[1]
     assert (first["round"], first["acceptance_length"], first["accepted_depth"]) == (1, 3, 2)
-    assert (first["drafted_depth"], first["n_nodes"], first["n_tokens"], list(first["path"])) == (
-        3,
-        4,
-        3,
-        [0, 1, 2],
-    )
+    assert (first["drafted_depth"], first["n_nodes"], first["n_tokens"]) == (3, 4, 3)
+    assert list(first["path"]) == [0, 1, 2]
     assert first["verify_seconds"] == 0.02
     assert (second["acceptance_length"], second["n_tokens"]) == (2, 1)  # before and after the cut
     assert len(run.rounds) == 4
@@ -148,7 +139,7 @@ def test_a_save_that_dies_while_writing_leaves_the_earlier_run(
     with pytest.raises(KeyboardInterrupt):
         save_run("first", [make_entry("new")], root=tmp_path)
     assert list(load_run("first", root=tmp_path).generations["prompt_id"]) == ["old"]
-    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "first"]
 
 
 def test_a_save_that_dies_between_its_renames_leaves_the_earlier_run(
@@ -169,7 +160,55 @@ def test_a_save_that_dies_between_its_renames_leaves_the_earlier_run(
     assert list(load_run("first", root=tmp_path).generations["prompt_id"]) == ["old"]
     save_run("first", [make_entry("new")], root=tmp_path)
     assert list(load_run("first", root=tmp_path).generations["prompt_id"]) == ["new"]
-    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "first"]
+
+
+SAVE = """
+import sys
+from pathlib import Path
+from ddtree_core.experiments.runs import save_run
+from tests.experiments.test_runs import make_entry
+
+for number in range(30):
+    name = f"{sys.argv[1]}-{number}"
+    save_run("acceptance", [make_entry(name)] * int(sys.argv[2]), extra={"by": name}, root=Path(sys.argv[3]))
+"""
+
+
+def test_of_two_writers_and_a_reader_each_finds_whole_runs(tmp_path: Path) -> None:
+    """One writes runs of one prompt, the other of three; what is read is never a mixture."""
+    save_run("acceptance", [make_entry("a-0")], extra={"by": "a-0"}, root=tmp_path)
+    command = [sys.executable, "-c", SAVE]
+    writers = [
+        subprocess.Popen([*command, name, count, str(tmp_path)], stderr=subprocess.PIPE, text=True)
+        for name, count in (("a", "1"), ("b", "3"))
+    ]
+    while any(writer.poll() is None for writer in writers):
+        run = load_run("acceptance", root=tmp_path)
+        writer = run.info["by"]
+        assert list(run.generations["prompt_id"]) == [writer] * (1 if writer[0] == "a" else 3)
+        assert set(run.rounds["prompt_id"]) == {writer}
+    errors = [writer.communicate()[1] for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0], errors
+    assert load_run("acceptance", root=tmp_path).info["by"] in ("a-29", "b-29")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "acceptance"]
+
+
+def test_a_run_is_read_from_a_folder_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_run("first", [make_entry()], root=tmp_path)
+    (tmp_path / ".lock").unlink()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    assert len(load_run("first", root=tmp_path).generations) == 1
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_a_lock_that_another_process_keeps_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_run("first", [make_entry()], root=tmp_path)
+    monkeypatch.setattr(runs, "LOCK_SECONDS", 0.1)
+    with FileLock(tmp_path / ".lock"), pytest.raises(ValueError, match=r"another process has been holding"):
+        load_run("first", root=tmp_path)
 
 
 def test_a_missing_run_names_those_that_are_there(tmp_path: Path) -> None:
