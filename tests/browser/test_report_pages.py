@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from ddtree_core.reporting.report.notebook_source import find_notebooks
-from ddtree_core.reporting.report.pages import render_reports
+from ddtree_core.reporting.report.pages import render_pages
 from tests.reporting.report.report_pages import write_executed, write_notebook
 
 pytestmark = pytest.mark.browser
@@ -19,7 +19,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     for name in ("03_run", "04_lengths"):
         write_executed(write_notebook(folder / "notebooks", name, "x = 1"), folder / "reports")
-    render_reports(find_notebooks(folder / "notebooks"), folder / "reports", {})
+    render_pages(find_notebooks(folder / "notebooks"), folder / "reports", {})
     return folder / "reports"
 
 

@@ -2,6 +2,7 @@
 
 A report that was finished with the same notebook, parameters, package and data is kept as it is; everything
 is written under a temporary name and moved into place, so a killed run loses only the notebook it was in.
+Pages appear as soon as their notebooks are done. Two reports in one folder take turns.
 """
 
 from __future__ import annotations
@@ -11,19 +12,23 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from ddtree_core.experiments.provenance import provenance
 from ddtree_core.paths import caller_dir, caller_path, project_root
 from ddtree_core.reporting.report.execution import Hooks, NotebookFailed, execute
+from ddtree_core.reporting.report.export import Progress
 from ddtree_core.reporting.report.notebook_source import Notebook, assign, digest, find_notebooks, select
-from ddtree_core.reporting.report.pages import STAMP, read_executed, render_reports
+from ddtree_core.reporting.report.pages import STAMP, read_executed, render_pages
 
 QUICK = {
     "prompts_per_domain": "1",
@@ -36,7 +41,7 @@ QUICK = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class Batch:
     """What is to be run, and where."""
 
     notebooks: list[Notebook]  # all of the workbook
@@ -44,30 +49,36 @@ class Plan:
     parameters: dict[str, dict[str, Any]]
     reports: Path
     fresh: bool
-    failures: dict[str, str] = field(default_factory=dict)
+    progress: dict[str, Progress] = field(default_factory=dict)  # of notebooks that are not done, by name
+
+    def render(self, pages: Sequence[str] | None = None) -> int:
+        """Render the front page, and the pages of the notebooks named (default: all that are finished)."""
+        return render_pages(self.notebooks, self.reports, self.progress, pages)
 
 
 def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> int:
     """Entry point of `./workbook report`; 0 done, 1 a notebook failed, 2 bad input, 130 interrupted."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
     os.environ["DDTREE_COMMAND"] = shlex.join(["./workbook", "report", *arguments])  # for run.json
     os.environ["DDTREE_CALLER"] = str(caller_dir())  # kernels run in the folder of their notebook
     try:
-        plan = make_plan(options, folder or project_root() / "notebooks", reports_dir())
+        batch = make_batch(args, folder or project_root() / "notebooks", reports_dir())
     except ValueError as error:
         _say(str(error), sys.stderr)
         return 2
     try:
-        run(plan)
-        render(plan)
+        with _alone(batch.reports):
+            succeeded = run(batch)
+            count = batch.render()  # all of them, since each links to the others
     except KeyboardInterrupt:
         _say(
-            f"stopped; what is finished stays in {plan.reports}, the same command goes on from there",
+            f"stopped; what is finished stays in {batch.reports}, the same command goes on from there",
             sys.stderr,
         )
         return 130
-    return 1 if plan.failures else 0
+    _say(f"report of {count} notebooks: {batch.reports / 'index.html'}")
+    return 0 if succeeded else 1
 
 
 def reports_dir() -> Path:
@@ -75,15 +86,15 @@ def reports_dir() -> Path:
     return caller_path(os.environ.get("DDTREE_REPORTS") or project_root() / "reports").resolve()
 
 
-def make_plan(options: argparse.Namespace, folder: Path, reports: Path) -> Plan:
+def make_batch(args: argparse.Namespace, folder: Path, reports: Path) -> Batch:
     """Check everything that can be checked before a notebook starts.
 
     Raises ValueError for an unknown notebook or parameter, a value of the wrong type, or a folder that cannot
     be written.
     """
     notebooks = find_notebooks(folder)
-    chosen = select(notebooks, options.only)
-    parameters = assign(chosen, options.parameters, QUICK if options.quick else None)
+    chosen = select(notebooks, args.only)
+    parameters = assign(chosen, args.parameters, QUICK if args.quick else None)
     try:
         reports.mkdir(parents=True, exist_ok=True)
         probe = reports / f".{os.getpid()}.probe"
@@ -94,42 +105,79 @@ def make_plan(options: argparse.Namespace, folder: Path, reports: Path) -> Plan:
             f"the reports folder {reports} cannot be written ({error.strerror or error}): "
             "free the place, or set DDTREE_REPORTS to a folder that can"
         ) from error
-    return Plan(notebooks, chosen, parameters, reports, options.fresh)
+    return Batch(notebooks, chosen, parameters, reports, args.fresh)
 
 
-def run(plan: Plan) -> None:
-    """Run the chosen notebooks that need it, in order, up to the first that fails."""
+@contextmanager
+def _alone(reports: Path) -> Iterator[None]:
+    """Wait until no other report is made in this folder, and keep others waiting meanwhile.
+
+    The files of two would mix, and each would slow down what the other measures.
+    """
+    lock = FileLock(reports / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        _say(f"another report is being made in {reports}: waiting for its end (DDTREE_REPORTS names another)")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def run(batch: Batch) -> bool:
+    """Run the chosen notebooks that need it, in order, up to the first that fails; whether all succeeded."""
     waiting = []
-    for notebook in plan.chosen:
-        if plan.fresh or not _is_current(plan, notebook):
+    for notebook in batch.chosen:
+        if batch.fresh or not _is_current(batch, notebook):
             waiting.append(notebook)
         else:
             _say(f"{notebook.name}: unchanged, kept as it is (--fresh runs it again)")
-    with tqdm(
-        total=sum(_code_cells(plan, notebook) for notebook in waiting), unit="cell", disable=None, leave=False
-    ) as bar:
+    batch.progress.update({notebook.name: Progress("queued") for notebook in waiting})
+    cells = sum(_code_cells(batch, notebook) for notebook in waiting)
+    done: list[str] = []
+    with tqdm(total=cells, unit="cell", disable=None, leave=False) as bar:
         for notebook in waiting:
+            batch.progress[notebook.name] = Progress("running", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
+            batch.render(pages=done[-1:])
             try:
-                seconds = run_one(plan, notebook, bar)
+                seconds = run_notebook(batch, notebook, bar)
             except NotebookFailed as error:
-                plan.failures[notebook.name] = str(error)
+                _stop(batch, notebook, Progress("failed", str(error)))
+                kept = batch.reports / f"{notebook.name}.failed.ipynb"
                 _say(
-                    f"{notebook.name} failed in {error}\n        executed up to there: "
-                    f"{plan.reports / notebook.name}.failed.ipynb; finished reports are kept",
+                    f"{notebook.name} failed in {error}\n"
+                    f"        executed up to there: {kept}; finished reports are kept",
                     sys.stderr,
                 )
-                return
+                return False
+            except KeyboardInterrupt:
+                _stop(batch, notebook, Progress("interrupted"))
+                batch.render(pages=[])
+                raise
+            del batch.progress[notebook.name]
+            done.append(notebook.name)
             _say(f"{notebook.name}: done in {seconds:.1f} s")
+    return True
 
 
-def run_one(plan: Plan, notebook: Notebook, bar: tqdm) -> float:
+def _stop(batch: Batch, notebook: Notebook, progress: Progress) -> None:
+    """This notebook came to a bad end, and those behind it are not reached."""
+    for name, before in batch.progress.items():
+        if before.state == "queued":
+            batch.progress[name] = Progress("not reached")
+    batch.progress[notebook.name] = progress
+
+
+def run_notebook(batch: Batch, notebook: Notebook, bar: tqdm) -> float:
     """Run one notebook and move it into the reports folder when it has succeeded; seconds it took.
 
     Raises NotebookFailed; the executed part is then kept as `<name>.failed.ipynb`.
     """
-    parameters = plan.parameters[notebook.name]
-    partial = plan.reports / f".{notebook.name}.partial.ipynb"
-    failed = plan.reports / f"{notebook.name}.failed.ipynb"
+    parameters = batch.parameters[notebook.name]
+    partial = batch.reports / f".{notebook.name}.partial.ipynb"
+    failed = batch.reports / f"{notebook.name}.failed.ipynb"
     before = digest(notebook, parameters)  # a file that changes while it runs makes the result stale
     hooks = Hooks(
         started=lambda cell: bar.set_description(f"{notebook.name}, cell {cell + 1}"),
@@ -156,15 +204,9 @@ def run_one(plan: Plan, notebook: Notebook, bar: tqdm) -> float:
         **provenance(),
     }
     nbformat.write(executed, partial)
-    partial.replace(plan.reports / f"{notebook.name}.ipynb")
+    partial.replace(batch.reports / f"{notebook.name}.ipynb")
     failed.unlink(missing_ok=True)
     return seconds
-
-
-def render(plan: Plan) -> None:
-    """Render every finished notebook and the front page anew; pages link to each other."""
-    pages = render_reports(plan.notebooks, plan.reports, plan.failures)
-    _say(f"report of {pages} notebooks: {plan.reports / 'index.html'}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -188,16 +230,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _is_current(plan: Plan, notebook: Notebook) -> bool:
-    executed = read_executed(plan.reports / f"{notebook.name}.ipynb")
-    wanted = digest(notebook, plan.parameters[notebook.name])
+def _is_current(batch: Batch, notebook: Notebook) -> bool:
+    executed = read_executed(batch.reports / f"{notebook.name}.ipynb")
+    wanted = digest(notebook, batch.parameters[notebook.name])
     return executed is not None and executed.metadata[STAMP]["digest"] == wanted
 
 
-def _code_cells(plan: Plan, notebook: Notebook) -> int:
+def _code_cells(batch: Batch, notebook: Notebook) -> int:
     cells = nbformat.read(notebook.path, as_version=4).cells
     own = sum(cell.cell_type == "code" and bool(cell.source.strip()) for cell in cells)
-    return own + bool(plan.parameters[notebook.name])  # parameters come in a cell of their own
+    return own + bool(batch.parameters[notebook.name])  # parameters come in a cell of their own
 
 
 def _say(text: str, file: Any = None) -> None:

@@ -36,6 +36,14 @@ LEAD = (
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How far a notebook has come in the latest report, where it is not done."""
+
+    state: str  # "queued", "running", "failed", "interrupted" or "not reached"
+    detail: str = ""  # since when it runs, or why it failed
+
+
+@dataclass(frozen=True)
 class Card:
     """What the front page says about one notebook."""
 
@@ -44,7 +52,7 @@ class Card:
     claim: str
     finished: bool = False
     stale: bool = False
-    failure: str = ""
+    progress: Progress | None = None
     facts: Sequence[str] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
     thumbnail: str = ""  # data URI

@@ -12,6 +12,7 @@ from nbformat import NotebookNode
 
 from ddtree_core.reporting.report.export import (
     Card,
+    Progress,
     exporter,
     first_picture,
     notebook_page,
@@ -32,19 +33,28 @@ def read_executed(path: Path) -> NotebookNode | None:
     return notebook if STAMP in notebook.metadata else None
 
 
-def render_reports(notebooks: Sequence[Notebook], reports: Path, failures: Mapping[str, str]) -> int:
-    """Render a page for every finished notebook and the front page; the number of finished ones.
+def render_pages(
+    notebooks: Sequence[Notebook],
+    reports: Path,
+    progress: Mapping[str, Progress],
+    pages: Sequence[str] | None = None,
+) -> int:
+    """Render the front page and those of finished notebooks; the number of finished notebooks.
 
-    All pages are made anew, since they link to each other; `failures` holds the reasons of this run by name.
+    `progress` tells by name which notebooks are not done in the latest report; `pages` names the notebooks
+    whose pages are made (default: all, since they link to each other).
     """
     executed = {nb.name: read_executed(reports / f"{nb.name}.ipynb") for nb in notebooks}
     finished = {name: notebook for name, notebook in executed.items() if notebook is not None}
-    cards = [_card(nb, finished.get(nb.name), failures.get(nb.name, "")) for nb in notebooks]
+    cards = [_card(nb, finished.get(nb.name), progress.get(nb.name)) for nb in notebooks]
     html = exporter()
-    for name, notebook in finished.items():
+    for name in finished if pages is None else pages:
+        notebook = finished[name]
         page = notebook_page(html, notebook, name, cards, run_facts(notebook.metadata[STAMP]))
         _write(reports / f"{name}.html", page)
-    latest = max((nb.metadata[STAMP] for nb in finished.values()), key=lambda one: one["time"], default={})
+    latest = max(
+        (nb.metadata[STAMP] for nb in finished.values()), key=lambda stamp: stamp["time"], default={}
+    )
     facts = [("Latest run" if name == "Run" else name, text) for name, text in run_facts(latest)]
     _write(reports / "index.html", overview_page(html, cards, facts))
     return len(finished)
@@ -70,12 +80,12 @@ def run_facts(stamp: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _card(notebook: Notebook, executed: NotebookNode | None, failure: str) -> Card:
+def _card(notebook: Notebook, executed: NotebookNode | None, progress: Progress | None) -> Card:
     source = executed if executed is not None else nbformat.read(notebook.path, as_version=4)
     title, claim = title_and_claim(source)
     title = title or notebook.name
     if executed is None:
-        return Card(notebook.name, title, claim, failure=failure)
+        return Card(notebook.name, title, claim, progress=progress)
     stamp = executed.metadata[STAMP]
     facts = [f"{_duration(stamp['seconds'])} on {stamp['hardware']['cpu']}", _when(stamp)]
     if stamp["commit"]:
@@ -86,7 +96,7 @@ def _card(notebook: Notebook, executed: NotebookNode | None, failure: str) -> Ca
         claim,
         finished=True,
         stale=stamp["digest"] != digest(notebook, stamp["given"]),
-        failure=failure,
+        progress=progress,
         facts=facts,
         parameters=stamp["parameters"],
         thumbnail=first_picture(executed),

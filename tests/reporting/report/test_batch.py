@@ -1,11 +1,15 @@
 """`./workbook report`: what it refuses, runs, keeps and renders."""
 
+import re
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from filelock import FileLock
 from nbformat.v4 import new_output
 
 from ddtree_core.reporting.report import batch, notebook_source
@@ -49,7 +53,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 
 
 def files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+
+
+def notes(reports: Path) -> list[str]:
+    """What the front page says about the state of notebooks, in their order."""
+    page = (reports / "index.html").read_text()
+    return [" ".join(note.split()) for note in re.findall(r'<p class="note[^"]*">(.*?)</p>', page, re.DOTALL)]
 
 
 def edit(path: Path, **metadata: Any) -> None:
@@ -198,5 +208,52 @@ def test_an_interrupted_run_says_so_in_one_line_and_keeps_earlier_reports(
     capsys.readouterr()
     assert batch.main([], notebooks) == 130
     assert capsys.readouterr().err.startswith("report: stopped; what is finished stays in")
-    assert {name: (reports / name).read_bytes() for name in files(reports)} == before
+    assert files(reports) == sorted(before)
+    assert "Interrupted: the same command runs it again." in (reports / "index.html").read_text()
+    del before["index.html"]
+    assert {name: (reports / name).read_bytes() for name in before} == before
     assert calls[-1] == ("03_a", {})
+
+
+def test_pages_appear_as_notebooks_are_done_and_the_front_page_says_what_is_to_come(
+    tmp_path: Path, calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebooks, reports = tmp_path / "notebooks", tmp_path / "reports"
+    for name in ("02_a", "03_b", "04_c"):
+        write_notebook(notebooks, name, "x = 1" if name != "03_b" else "fail")
+    seen: dict[str, tuple[list[str], list[str]]] = {}
+    run = batch.execute
+
+    def look_first(source: Path, *others: Any) -> Any:
+        pages = [name for name in files(reports) if name.endswith(".html")]
+        seen[source.stem] = (pages, notes(reports))
+        return run(source, *others)
+
+    monkeypatch.setattr(batch, "execute", look_first)
+    assert batch.main([], notebooks) == 1
+    running, queued = "Running since", "Still to come: waiting for those before it."
+    assert seen["02_a"][0] == ["index.html"]
+    assert [note.startswith(running) for note in seen["02_a"][1]] == [True, False, False]
+    assert seen["02_a"][1][1:] == [queued, queued]
+    assert seen["03_b"][0] == ["02_a.html", "index.html"]
+    assert [note.startswith(running) for note in seen["03_b"][1]] == [True, False]
+    failed, last = notes(reports)
+    assert failed.startswith("The latest attempt failed: code cell 2")
+    assert last == "Not reached: the report ended before it."
+
+
+def test_a_second_report_in_the_same_folder_waits_for_the_first(
+    tmp_path: Path, calls: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_notebook(tmp_path / "notebooks", "03_a", "x = 1")
+    (tmp_path / "reports").mkdir()
+    with ThreadPoolExecutor() as threads, FileLock(tmp_path / "reports" / ".lock"):
+        second = threads.submit(batch.main, [], tmp_path / "notebooks")
+        said = ""
+        while "another report is being made" not in said and not second.done():
+            time.sleep(0.05)
+            said += capsys.readouterr().out
+        assert f"{tmp_path / 'reports'}: waiting for its end" in said
+        assert calls == []
+    assert second.result() == 0
+    assert calls == [("03_a", {})]

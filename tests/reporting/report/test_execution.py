@@ -13,7 +13,7 @@ import pytest
 
 from ddtree_core.reporting.report import batch
 from ddtree_core.reporting.report.notebook_source import find_notebooks
-from ddtree_core.reporting.report.pages import render_reports
+from ddtree_core.reporting.report.pages import render_pages
 from tests.reporting.report.report_pages import loads_of, write_executed, write_notebook
 
 pytestmark = pytest.mark.notebook
@@ -29,7 +29,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_killed_run_leaves_earlier_reports_whole(tmp_path: Path) -> None:
     notebooks, reports = tmp_path / "notebooks", tmp_path / "reports"
     source = write_notebook(notebooks, "03_a", "import time\ntime.sleep(600)")
     write_executed(source, reports)
-    render_reports(find_notebooks(notebooks), reports, {})
+    render_pages(find_notebooks(notebooks), reports, {})
     before = {name: (reports / name).read_bytes() for name in files(reports)}
     program = (
         "import pathlib, sys\n"
@@ -120,5 +120,7 @@ def test_a_killed_run_leaves_earlier_reports_whole(tmp_path: Path) -> None:
     finally:
         running.send_signal(signal.SIGKILL)
         running.wait()
-    assert {name: (reports / name).read_bytes() for name in before} == before
     assert {name for name in files(reports) if not name.startswith(".")} == set(before)
+    assert "Running since" in (reports / "index.html").read_text()
+    del before["index.html"]
+    assert {name: (reports / name).read_bytes() for name in before} == before

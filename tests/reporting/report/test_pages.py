@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ddtree_core.reporting.report.notebook_source import find_notebooks
-from ddtree_core.reporting.report.pages import render_reports
+from ddtree_core.reporting.report.pages import render_pages
 from tests.reporting.report.report_pages import loads_of, write_executed, write_notebook
 
 
@@ -16,7 +16,7 @@ def test_pages_load_nothing_and_show_figures_tables_and_provenance(tmp_path: Pat
     write_notebook(tmp_path / "notebooks", "04_b", "x = 1")
     reports = tmp_path / "reports"
     write_executed(source, reports)
-    assert render_reports(find_notebooks(tmp_path / "notebooks"), reports, {}) == 1
+    assert render_pages(find_notebooks(tmp_path / "notebooks"), reports, {}) == 1
     assert files(reports) == ["03_a.html", "03_a.ipynb", "index.html"]
     assert loads_of(reports / "03_a.html") == []
     assert loads_of(reports / "index.html") == []
