@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pyarrow as pa
 
 if TYPE_CHECKING:
@@ -79,6 +80,11 @@ def _keys(entry: RunEntry) -> dict[str, Any]:
 
 def _stage_seconds(seconds: Mapping[str, float]) -> dict[str, float]:
     return {f"{stage}_seconds": float(seconds.get(stage, 0.0)) for stage in STAGES}
+
+
+def rounds_table(entries: Iterable[RunEntry]) -> pd.DataFrame:
+    """The rounds as `load_run` gives them, without a run to load; no rows, but columns, without rounds."""
+    return pd.DataFrame(round_rows(entries), columns=ROUNDS.names)
 
 
 def round_rows(entries: Iterable[RunEntry]) -> list[dict[str, Any]]:

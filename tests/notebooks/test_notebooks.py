@@ -127,6 +127,17 @@ def test_sampling_runs(folders):
 
 
 @pytest.mark.notebook
+@pytest.mark.parametrize("name", ["03_run_ddtree", "04_acceptance_lengths"])
+def test_texts_of_one_token_need_no_round(name, folders):
+    """The only token comes from the prefill; nothing is drafted, and the report says so."""
+    notebook = next(nb for nb in NOTEBOOKS if nb.name == name)
+    findings = run(notebook, **QUICK | {"max_new_tokens": "1"})
+    assert any(text.startswith("**Identical.**") for text in findings)
+    page = (folders / "reports" / f"{name}.html").read_text(encoding="utf-8")
+    assert "There is no round with drafts to show" in page
+
+
+@pytest.mark.notebook
 @pytest.mark.smollm2
 @pytest.mark.parametrize("name", ["02_load_models", "03_run_ddtree"])
 def test_runs_on_the_default_pair(name, folders, smollm2):

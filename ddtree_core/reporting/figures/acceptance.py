@@ -27,6 +27,7 @@ from ddtree_core.reporting.figures.style import (
     rows_of,
     shared_label,
     unique,
+    without_rounds,
 )
 from ddtree_core.reporting.tables.stats import numbers
 
@@ -39,12 +40,14 @@ def acceptance_histograms(table: pd.DataFrame, caption: str = "") -> Figure:
 
     `table` comes from `stats.acceptance_histogram`.
     """
-    table = drafting(table)
+    title, table = "How many tokens does a round commit?", drafting(table)
+    if table.empty:
+        return without_rounds(title, caption)
     domains, variants = unique(table, "domain"), unique(table, "variant")
     size = (max(WIDTH, 1.4 + 2.35 * len(domains)), 0.45 + 0.98 * len(variants))
     with house_style():
         figure, grid = canvas(
-            "How many tokens does a round commit?",
+            title,
             "Share of rounds by acceptance length (accepted draft tokens + bonus token); τ is the mean",
             caption,
             size,
@@ -96,11 +99,13 @@ def acceptance_by_depth(table: pd.DataFrame, caption: str = "") -> Figure:
 
     `table` comes from `stats.acceptance_by_depth`; lines are faint where under 20 rounds drafted so deep.
     """
-    table = drafting(table)
+    title, table = "How deep do accepted paths reach?", drafting(table)
+    if table.empty:
+        return without_rounds(title, caption)
     domains = unique(table, "domain")
     with house_style():
         figure, grid = canvas(
-            "How deep do accepted paths reach?",
+            title,
             "Share of rounds whose accepted path reaches a depth, among rounds drafted at least that deep",
             caption,
             (max(WIDTH, 1.9 + 2.6 * len(domains)), 2.7),
@@ -142,11 +147,13 @@ def mean_acceptance(table: pd.DataFrame, caption: str = "") -> Figure:
 
     `table` comes from `stats.mean_acceptance` or `stats.summary`.
     """
-    table = drafting(table)
+    title, table = "Mean acceptance length τ", drafting(table.loc[table["tau"].notna()])
+    if table.empty:
+        return without_rounds(title, caption)
     domains = unique(table, "domain")
     with house_style():
         figure, grid = canvas(
-            "Mean acceptance length τ",
+            title,
             "Tokens per round, with 95% bootstrap interval over prompts; autoregressive decoding has τ = 1",
             caption,
             (WIDTH, 0.45 + 0.21 * (len(table) + 1.6 * len(domains))),

@@ -26,6 +26,7 @@ from ddtree_core.reporting.figures.style import (
     rows_of,
     shared_label,
     unique,
+    without_rounds,
 )
 from ddtree_core.reporting.tables.stats import numbers
 
@@ -106,13 +107,16 @@ def stage_seconds(table: pd.DataFrame, caption: str = "") -> Figure:
 
     `table` comes from `stats.stage_seconds(rounds)`.
     """
+    title = "Where does a round's time go?"
+    if table.empty:
+        return without_rounds(title, caption)
     names = unique(table, "variant")
     stages = {stage: 1000 * numbers(rows_of(table, stage=stage), "seconds") for stage in STAGE_COLOURS}
     ends = np.cumsum(list(stages.values()), axis=0)  # (stages, variants)
     longest = float(ends.max())
     with house_style():
         figure, grid = canvas(
-            "Where does a round's time go?",
+            title,
             "Mean milliseconds of a round by stage; a round commits 1 token or more",
             caption,
             (WIDTH, 0.55 + 0.36 * len(names)),
@@ -138,13 +142,16 @@ def token_timeline(table: pd.DataFrame, caption: str = "") -> Figure:
 
     `table` comes from `stats.timeline` and holds one prompt. Raises ValueError if it holds several.
     """
+    title = "Tokens over time"
+    if table.empty:
+        return without_rounds(title, caption)
     if len(prompts := unique(table, "prompt_id")) != 1:
         raise ValueError(
             f"a timeline shows one prompt, this table has {len(prompts)}: choose the rows of one"
         )
     with house_style():
         figure, grid = canvas(
-            "Tokens over time",
+            title,
             "Each step is a round of draft, verify and commit; prefill left out",
             caption,
             (WIDTH, 3.1),

@@ -108,6 +108,15 @@ def canvas(
     return figure, body.subplots(*grid, squeeze=False, **shared)
 
 
+def without_rounds(title: str, caption: str) -> ReportFigure:
+    """What a figure of rounds shows where there is none: its title and one sentence."""
+    sentence = "There is no round with drafts to show"
+    with house_style():
+        figure, grid = canvas(title, sentence, caption, (WIDTH, 0.1))
+        grid[0, 0].axis("off")
+    return figure
+
+
 def colour(method: str, budget: Any = None) -> str:
     """Colour of a variant, the same in every figure; DDTree darkens from budget 4 to 256."""
     if method in METHOD_COLOURS:
@@ -130,9 +139,9 @@ def rows_of(table: pd.DataFrame, **chosen: Any) -> pd.DataFrame:
 
 
 def drafting(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the methods that draft; raises ValueError if there is none."""
+    """Rows of the methods that draft; raises ValueError if there are only others."""
     chosen = table.loc[table["method"] != "autoregressive"]
-    if chosen.empty:
+    if chosen.empty and len(table):
         raise ValueError("no method of this table drafts tokens: decode with 'dflash' or 'ddtree' as well")
     return chosen
 

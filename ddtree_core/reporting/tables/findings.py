@@ -50,7 +50,9 @@ def same_text(pair: ModelPair, generations: Sequence[Generation]) -> str:
 
 def acceptance(summary: pd.DataFrame) -> str:
     """Range of τ over the groups of a `stats.summary`, per drafting variant, in Markdown."""
-    drafted = summary.loc[summary["method"] != "autoregressive"]
+    drafted = summary.loc[(summary["method"] != "autoregressive") & summary["tau"].notna()]
+    if drafted.empty:
+        return "- There is no round with drafts: every text ended with its first token."
     group = summary.columns[0]
     lines = []
     for name, rows in drafted.groupby("variant", sort=False):

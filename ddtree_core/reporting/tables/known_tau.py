@@ -45,6 +45,8 @@ def beside_known(measured: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
     ]
     table = pd.DataFrame(rows, columns=["source", "data set", "method", "τ"])
     columns = table[["source", "data set"]].drop_duplicates().itertuples(index=False, name=None)
+    if table.empty:
+        return table
     wide = table.pivot(index="method", columns=["source", "data set"], values="τ")
     wide = wide.reindex(index=table["method"].unique(), columns=pd.MultiIndex.from_tuples(columns))
     return wide.map(lambda tau: MISSING if pd.isna(tau) else f"{tau:.2f}")
@@ -62,6 +64,8 @@ def compare_known(measured: pd.DataFrame, known: pd.DataFrame) -> str:
     figures = dict(zip(chains["dataset"], chains["tau"], strict=True))
     whole = next((figures[name] for name in ALL_TOGETHER if name in figures), min(figures.values()))
     chain = measured.loc[measured["method"] == "dflash"]
+    if chain.empty:
+        return "There is no round of the chain: nothing to compare with what is known of this pair."
     accepted = {
         domain: (tau - 1, figures.get(domain, whole) - 1)
         for domain, tau in zip(chain["domain"], chain["tau"], strict=True)

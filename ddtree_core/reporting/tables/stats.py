@@ -2,6 +2,7 @@
 
 Every function takes the tables of `load_run` and returns a tidy table, one row per group and variant. A
 variant is a method with its budget; `by` names the columns that split the groups (`()` for the whole run).
+A run without any round (each text ended with its first token) gives tables without rows.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ddtree_core.experiments.schema import STAGES
 METHODS = {"autoregressive": "Autoregressive", "dflash": "DFlash", "ddtree": "DDTree"}
 BASELINE = "autoregressive"
 RESAMPLES = 9999
+_VARIANT = ["method", "budget", "variant"]
 
 
 def variant(method: str, budget: Any = None) -> str:
@@ -52,7 +54,7 @@ def mean_acceptance(
                 "acceptance_rate": (lengths - 1).sum() / drafted if drafted else np.nan,
             }
         )
-    return pd.DataFrame(rows)
+    return _table(rows, by, ["n_prompts", "n_rounds", "tau", "low", "high", "acceptance_rate"])
 
 
 def acceptance_histogram(rounds: pd.DataFrame, by: Sequence[str] = ("domain",)) -> pd.DataFrame:
@@ -65,7 +67,7 @@ def acceptance_histogram(rounds: pd.DataFrame, by: Sequence[str] = ("domain",)) 
         for length in range(1, longest + 1):
             share = counts[length] / len(group)
             rows.append({**keys, "length": length, "n_rounds": int(counts[length]), "share": share})
-    return pd.DataFrame(rows)
+    return _table(rows, by, ["length", "n_rounds", "share"])
 
 
 def acceptance_by_depth(rounds: pd.DataFrame, by: Sequence[str] = ("domain",)) -> pd.DataFrame:
@@ -82,9 +84,7 @@ def acceptance_by_depth(rounds: pd.DataFrame, by: Sequence[str] = ("domain",)) -
             reached = int((accepted >= depth).sum())
             row = {"depth": depth, "n_rounds": int(available.sum()), "share": reached / available.sum()}
             rows.append({**keys, **row, "share_of_all": reached / len(group)})
-    return pd.DataFrame(
-        rows, columns=[*by, "method", "budget", "variant", "depth", "n_rounds", "share", "share_of_all"]
-    )
+    return _table(rows, by, ["depth", "n_rounds", "share", "share_of_all"])
 
 
 def speed(
@@ -117,7 +117,8 @@ def speed(
                 "speedup_median": np.median(single) if len(pairs) else np.nan,
             }
         )
-    return pd.DataFrame(rows)
+    measures = ["tokens_per_second", "speedup", "speedup_low", "speedup_high", "speedup_median"]
+    return _table(rows, by, measures)
 
 
 def summary(
@@ -127,20 +128,26 @@ def summary(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Acceptance and speed side by side, one row per group and variant; raises as `speed` does."""
+    """Acceptance and speed side by side, one row per group and variant; raises as `speed` does.
+
+    What is known from rounds is NaN where a variant has generations but no round.
+    """
     _one_setting(rounds)
-    acceptance = mean_acceptance(rounds, by, confidence, seed)
-    speeds = speed(generations, by, confidence, seed).drop(columns=["method", "budget"])
-    return acceptance.merge(speeds, on=[*by, "variant"], validate="one_to_one")
+    acceptance = mean_acceptance(rounds, by, confidence, seed).drop(columns=["method", "budget"])
+    speeds = speed(generations, by, confidence, seed)
+    keys = [*by, *_VARIANT]
+    table = speeds[keys].merge(acceptance, on=[*by, "variant"], how="left", validate="one_to_one")
+    return table.merge(speeds, on=keys, validate="one_to_one")
 
 
 def stage_seconds(rounds: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     """Mean seconds of a round per stage: one row per group, variant and stage; stages add up to the round."""
-    return pd.DataFrame(
+    rows = [
         {**keys, "stage": stage, "seconds": numbers(group, f"{stage}_seconds").mean()}
         for keys, group in _variants(rounds, by)
         for stage in STAGES
-    )
+    ]
+    return _table(rows, by, ["stage", "seconds"])
 
 
 def timeline(rounds: pd.DataFrame) -> pd.DataFrame:
@@ -162,17 +169,23 @@ def timeline(rounds: pd.DataFrame) -> pd.DataFrame:
                 }
             )
         )
+    if not parts:
+        return _table([], ["prompt_id"], ["round", "seconds", "tokens"])
     return pd.concat(parts, ignore_index=True)
 
 
 def _variants(table: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
     """Groups in order of first appearance, within them autoregressive, DFlash, then DDTree by budget."""
     if table.empty:
-        raise ValueError("the table of the run has no rows: decode at least one prompt before making tables")
+        return
     for group_keys, group in _groups(table, by):
         for (method, budget), rows in sorted(_groups(group, ["method", "budget"]), key=_order):
             keys = {"method": method, "budget": budget, "variant": variant(method, budget)}
             yield dict(zip(by, group_keys, strict=True)) | keys, rows
+
+
+def _table(rows: Sequence[dict[str, Any]], by: Sequence[str], measures: Sequence[str]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=[*by, *_VARIANT, *measures])
 
 
 def _groups(table: pd.DataFrame, by: Sequence[str]) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:

@@ -50,7 +50,7 @@ def test_tables_without_drafts_are_refused() -> None:
     with pytest.raises(ValueError, match="no method of this table drafts tokens"):
         acceptance_histograms(stats.acceptance_histogram(plain))
     with pytest.raises(ValueError, match="no method of this table drafts tokens"):
-        acceptance_by_depth(stats.acceptance_by_depth(plain))
+        mean_acceptance(stats.mean_acceptance(plain))
 
 
 def test_one_domain_and_one_prompt_are_enough() -> None:

@@ -44,6 +44,29 @@ def test_every_exported_figure_is_drawn_here() -> None:
     assert sorted(DRAWN) == figures.__all__
 
 
+NO_ROUNDS = ROUNDS.iloc[:0]
+EMPTY: dict[str, Callable[[str], Any]] = {
+    "acceptance_by_depth": lambda c: figures.acceptance_by_depth(stats.acceptance_by_depth(NO_ROUNDS), c),
+    "acceptance_histograms": lambda c: figures.acceptance_histograms(
+        stats.acceptance_histogram(NO_ROUNDS), c
+    ),
+    "mean_acceptance": lambda c: figures.mean_acceptance(stats.mean_acceptance(NO_ROUNDS), c),
+    "mean_acceptance of a summary": lambda c: figures.mean_acceptance(
+        stats.summary(NO_ROUNDS, GENERATIONS), c
+    ),
+    "stage_seconds": lambda c: figures.stage_seconds(stats.stage_seconds(NO_ROUNDS), c),
+    "token_timeline": lambda c: figures.token_timeline(stats.timeline(NO_ROUNDS), c),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_run_without_rounds_gets_one_sentence(name: str) -> None:
+    """As with one new token, which comes from the prefill."""
+    title, *others = texts(EMPTY[name]("n = 6 prompts"))
+    assert title == texts(DRAWN[name.split()[0]](""))[0]
+    assert others == ["There is no round with drafts to show", "n = 6 prompts"]
+
+
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_figure_shows_as_svg_with_a_text_alternative_and_leaves_nothing_behind(name: str) -> None:
     before = dict(mpl.rcParams)

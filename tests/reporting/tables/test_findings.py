@@ -48,6 +48,9 @@ def test_acceptance_and_speed():
         "Fastest against autoregressive decoding: **DDTree 8 on `math` (1.40×)**. "
         "Slower than autoregressive decoding, 1 of 2: DDTree 8 on `chat` (0.90×)."
     )
+    partly = SUMMARY.assign(tau=[1.0, float("nan"), 1.0, 2.25])  # no round on chat
+    assert findings.acceptance(partly) == "- **DDTree 8**: τ 2.25 on `math`"
+    assert findings.acceptance(SUMMARY.assign(tau=float("nan"))).startswith("- There is no round with drafts")
     assert "No setting was slower" in findings.speed(SUMMARY.iloc[2:])
     assert "no speed-up can be stated" in findings.speed(SUMMARY.assign(speedup=float("nan")))
 

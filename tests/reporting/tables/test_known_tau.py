@@ -115,6 +115,13 @@ def test_without_known_figures_one_sentence_says_so() -> None:
     assert sentence.startswith("No acceptance length of the chain is known for this pair")
 
 
+def test_a_run_without_rounds_has_nothing_to_compare() -> None:
+    nothing = measured()
+    assert compare_known(nothing, known_tau("qwen3-4b")).startswith("There is no round of the chain")
+    assert "DFlash" in beside_known(nothing, known_tau("qwen3-4b")).index
+    assert beside_known(nothing, known_tau("tiny-llama")).empty
+
+
 def test_what_a_shipped_drafter_reached_is_as_known() -> None:
     """Its own figures measured again are nothing to complain about."""
     known = known_tau("smollm2-135m")

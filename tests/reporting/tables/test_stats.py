@@ -178,9 +178,26 @@ def test_what_must_not_be_compared_is_refused(column: str, value: Any) -> None:
         stats.speed(generations)
 
 
-def test_an_empty_table_is_refused() -> None:
-    with pytest.raises(ValueError, match="has no rows"):
-        stats.mean_acceptance(make_rounds().iloc[:0])
+def test_a_run_without_rounds_gives_tables_without_rows() -> None:
+    makers = (stats.mean_acceptance, stats.acceptance_histogram, stats.acceptance_by_depth)
+    for make in (*makers, stats.stage_seconds, stats.timeline):
+        table = make(make_rounds().iloc[:0])
+        assert list(table.columns) == list(make(make_rounds()).columns)
+        assert table.empty
+
+
+def test_the_summary_keeps_the_speed_of_what_has_no_rounds() -> None:
+    """All answers in math end with the token of the prefill; those in code are as they were."""
+    rounds, generations = make_rounds(), make_generations()
+    both = pd.concat([generations, generations.assign(domain="math")])
+    table: Any = stats.summary(rounds, both)
+    assert list(table["speedup"]) == pytest.approx([1, 12 / 13, 3] * 2)
+    assert list(table["tau"].isna()) == [False] * 3 + [True] * 3
+    whole: Any = stats.summary(rounds, generations)
+    pd.testing.assert_frame_equal(table.iloc[:3], whole, check_dtype=False)
+    spelt: Any = readable(table)
+    assert spelt.loc[("math", "DDTree 8"), "τ"] == "–"
+    assert spelt.loc[("math", "DDTree 8"), "speed-up"] == "3.00× (2.00–4.00)"
 
 
 def test_stage_seconds_are_means_over_rounds() -> None:
