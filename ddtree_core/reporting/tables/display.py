@@ -37,8 +37,9 @@ def code_span(text: str) -> str:
 
 def styled(table: pd.DataFrame) -> Styler:
     """The table's Styler, whose cells and labels are shown as text, never as markup or a formula."""
-    shown = Styler(table, escape="html").format_index(escape="html", axis="index")
-    shown = shown.format_index(escape="html", axis="columns")
+    shown = Styler(table, escape="html")
+    for axis in ("index", "columns"):
+        shown.format_index(escape="html", axis=axis)
     return shown.set_table_attributes('class="tex2jax_ignore mathjax_ignore"')  # MathJax leaves it alone
 
 

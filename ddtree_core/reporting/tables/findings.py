@@ -72,7 +72,7 @@ def speed(summary: pd.DataFrame) -> str:
     group = summary.columns[0]
 
     def name(row: pd.Series) -> str:
-        return f"{row['variant']} on {code_span(row[group])} ({row['speedup']:.2f}×)"
+        return f"{row['variant']} on {code_span(str(row[group]))} ({row['speedup']:.2f}×)"
 
     fastest = drafted.loc[drafted["speedup"].idxmax()]
     slower = drafted.loc[drafted["speedup"] < 1]

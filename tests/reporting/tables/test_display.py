@@ -51,7 +51,9 @@ def test_a_text_table_shows_cells_and_labels_as_text() -> None:
 
 
 def test_a_styled_table_keeps_numbers_as_formatted() -> None:
-    page = Page(styled(pd.DataFrame({"τ": [2.346]}, index=["<b>"])).format("{:.2f}").to_html())
+    shown = styled(pd.DataFrame({"τ": [2.346]}, index=["<b>"]))
+    shown.format("{:.2f}")
+    page = Page(shown.to_html())
     assert "2.35" in page.text
     assert "<b>" in page.text
 
