@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 from pandas.io.formats.style import Styler
 
-from ddtree_core.reporting.tree.labels import printable
+from ddtree_core.reporting.tables.plain_text import printable
 
 MISSING = "–"
 _TEXT = {
@@ -20,19 +19,6 @@ _TEXT = {
     "unicode-bidi": "plaintext",  # each cell reads in the direction of its own letters
     "font-size": "85%",
 }
-
-
-def code_span(text: str) -> str:
-    """A text as inline code for Markdown: nothing in it is markup or a formula, line ends show as ↵.
-
-    >>> code_span("a `b` <i>")
-    '``a `b` <i>``'
-    """
-    text = re.sub(r"\r\n|[\n\r\v\f\x85\u2028\u2029]", "↵", text)
-    text = printable(text).replace("\t", "⇥") or " "
-    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
-    padding = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{padding}{text}{padding}{fence}"
 
 
 def styled(table: pd.DataFrame) -> Styler:

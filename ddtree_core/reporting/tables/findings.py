@@ -8,7 +8,7 @@ import pandas as pd
 from ddtree_core.decoding.compare import first_divergence
 from ddtree_core.decoding.records import Generation
 from ddtree_core.models.pair import ModelPair
-from ddtree_core.reporting.tables.display import code_span
+from ddtree_core.reporting.tables.plain_text import code_span
 from ddtree_core.reporting.tables.stats import variant
 
 SHOWN_DIVERGENCES = 6

@@ -8,7 +8,8 @@ import pandas as pd
 
 from ddtree_core.models.loading import locate
 from ddtree_core.models.registry import find_pair
-from ddtree_core.reporting.tables.display import MISSING, code_span
+from ddtree_core.reporting.tables.display import MISSING
+from ddtree_core.reporting.tables.plain_text import code_span
 from ddtree_core.reporting.tables.stats import variant
 
 COLUMNS = ["dataset", "method", "budget", "temperature", "tau", "source"]

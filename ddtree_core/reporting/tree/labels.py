@@ -3,22 +3,10 @@
 import re
 import unicodedata
 
+from ddtree_core.reporting.tables.plain_text import JOINERS, is_printable
+
 # Line and paragraph separators are line ends to a reader; the many kinds of space are all just space.
 _LINE_ENDS = "\r\n\n\r\x0b\x0c\x85\u2028\u2029"
-_JOINERS = "\u200c\u200d"  # kept: they shape emoji and Indic or Arabic letters
-
-
-def printable(text: str) -> str:
-    """The text without control characters, lone surrogates, noncharacters and invisible format characters."""
-    return "".join(char for char in text if char in "\t\n" or _is_printable(char))
-
-
-def _is_printable(char: str) -> bool:
-    if char in _JOINERS:
-        return True
-    if ord(char) & 0xFFFE == 0xFFFE:  # U+FFFE, U+FFFF and their like in every plane
-        return False
-    return unicodedata.category(char) not in ("Cc", "Cs", "Cf")
 
 
 def visible(text: str) -> str:
@@ -29,7 +17,7 @@ def visible(text: str) -> str:
     """
     text = re.sub(f"\r\n|[{_LINE_ENDS}]", "↵", text).replace("\t", "⇥")
     text = "".join("␣" if unicodedata.category(char) == "Zs" else char for char in text)
-    text = "".join(char for char in text if _is_printable(char))
+    text = "".join(char for char in text if is_printable(char))
     return re.sub(r"([␣↵⇥])\1{3,}", lambda run: f"{run[1]}×{len(run[0])}", text)
 
 
@@ -39,7 +27,7 @@ def cells(text: str) -> int:
     for char in text:
         if char == "\ufe0f":  # asks for the emoji form, two cells wide, of the character before it
             width += unicodedata.east_asian_width(previous or " ") not in "WF"
-        elif char not in _JOINERS and previous != "\u200d" and not unicodedata.category(char).startswith("M"):
+        elif char not in JOINERS and previous != "\u200d" and not unicodedata.category(char).startswith("M"):
             width += 2 if unicodedata.east_asian_width(char) in "WF" else 1
         previous = char
     return max(width, 1) if text else 0

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ddtree_core.decoding.records import Round
-from ddtree_core.reporting.tree.labels import printable, visible
+from ddtree_core.reporting.tables.plain_text import printable
+from ddtree_core.reporting.tree.labels import visible
 from ddtree_core.trees.draft_tree import DraftTree
 
 TokenText = Callable[[int], str]

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from ddtree_core.decoding.records import Round
-from ddtree_core.reporting.tree.labels import cells, printable, shorten
+from ddtree_core.reporting.tables.plain_text import printable
+from ddtree_core.reporting.tree.labels import cells, shorten
 from ddtree_core.reporting.tree.layout import Place, layout
 from ddtree_core.reporting.tree.picture import TokenText, TreePicture, picture_of
 from ddtree_core.trees.draft_tree import DraftTree

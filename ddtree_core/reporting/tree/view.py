@@ -11,7 +11,7 @@ import anywidget
 import traitlets
 
 from ddtree_core.decoding.records import Generation, Round
-from ddtree_core.reporting.tree.labels import printable
+from ddtree_core.reporting.tables.plain_text import printable
 from ddtree_core.reporting.tree.picture import TokenText, round_name
 from ddtree_core.reporting.tree.svg import tree_svg
 

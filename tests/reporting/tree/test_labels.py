@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddtree_core.reporting.tree.labels import cells, printable, shorten, visible
+from ddtree_core.reporting.tree.labels import cells, shorten, visible
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,6 @@ from ddtree_core.reporting.tree.labels import cells, printable, shorten, visible
 )
 def test_whitespace_is_visible_and_the_rest_kept(text: str, shown: str) -> None:
     assert visible(text) == shown
-
-
-def test_printable_keeps_lines_and_tabs_only() -> None:
-    assert printable("a\n\tb\x00\ud800\u200dc") == "a\n\tb\u200dc"
 
 
 @pytest.mark.parametrize(
