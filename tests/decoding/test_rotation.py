@@ -24,10 +24,8 @@ SHAPE: dict[str, Any] = dict(
     pad_token_id=258,
     max_position_embeddings=256,
 )
-DYNAMIC = LlamaConfig(
-    **(SHAPE | {"max_position_embeddings": 48}),
-    rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0},
-)
+SHORT: dict[str, Any] = SHAPE | {"max_position_embeddings": 48}
+DYNAMIC = LlamaConfig(**SHORT, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0})
 METHODS = [("autoregressive", None), ("dflash", None), ("ddtree", 12)]
 
 
@@ -62,7 +60,7 @@ def test_beyond_it_frequencies_that_follow_the_length_are_refused() -> None:
 def test_a_scaled_rotation_reaches_further_than_the_config_counts(method: str, budget: int | None) -> None:
     """32 trained positions times 4: 60 tokens of prompt fit, although the config says 48."""
     yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
-    pair = pair_of(LlamaConfig(**(SHAPE | {"max_position_embeddings": 48}), rope_parameters=yarn))
+    pair = pair_of(LlamaConfig(**SHORT, rope_parameters=yarn))
     expected = library_generate(pair, prompt(60), 30)
     assert generate(pair, prompt(60), method, budget=budget, max_new_tokens=30).ids == expected
     with pytest.raises(ValueError, match="it has 128 positions"):
