@@ -10,6 +10,7 @@ import torch
 from ddtree_core.decoding import Generation, generate
 from ddtree_core.decoding.stopping import Stopper
 from ddtree_core.models import ModelPair
+from tests.decoding import library
 from tests.decoding.drafts import Remembered
 from tests.decoding.tokenizers import sentencepiece
 
@@ -31,13 +32,8 @@ def whole(pair) -> Generation:
     return generation
 
 
-def by_library(pair: ModelPair, **options: Any) -> list[int]:
-    model: Any = pair.model
-    prompt = torch.tensor([pair.tokenizer(PROMPT).input_ids])
-    out = model.generate(
-        prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=LENGTH, **options
-    )
-    return out[0, prompt.shape[1] :].tolist()
+def by_library(pair: ModelPair, prompt: str = PROMPT, **options: Any) -> list[int]:
+    return library.by_library(pair, pair.tokenizer(prompt).input_ids, LENGTH, **options)
 
 
 def all_methods(pair: ModelPair, stop: Any, expected: list[int], text: str) -> None:
@@ -165,12 +161,8 @@ SPECIAL = [
 @pytest.mark.parametrize(("string", "text"), SPECIAL)
 def test_special_tokens_count_as_they_are_spelled(pair, string, text):
     """Ids as the library's `stop_strings`; the text by hand."""
-    prompt = torch.tensor([pair.tokenizer("P7").input_ids])
-    out = pair.model.generate(
-        prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=LENGTH,
-        stop_strings=[string], tokenizer=pair.tokenizer,
-    )  # fmt: skip
-    ids, reason = out[0, prompt.shape[1] :].tolist(), "length" if text is None else "stop"
+    ids = by_library(pair, "P7", stop_strings=[string], tokenizer=pair.tokenizer)
+    reason = "length" if text is None else "stop"
     whole = TO_H + "H�I"
     assert (len(ids) == LENGTH) == (text is None)
     for method, budget in METHODS:
