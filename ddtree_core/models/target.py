@@ -7,6 +7,7 @@ asks what the target is.
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 from weakref import WeakSet
 
@@ -90,7 +91,12 @@ def _check_exact(model: PreTrainedModel) -> None:
             f"{name} cannot read a small draft tree ({type(error).__name__}: {error}), so none can be "
             f"verified on it; use another target"
         ) from error
-    if not distance <= (most := tolerance(model.dtype)):
+    if not isfinite(distance):
+        raise UnsupportedModelError(
+            f"{name} gives logits that are NaN, infinite or all alike; its weights are damaged or overflow "
+            f"in {model.dtype}: fetch them again, or load it in float32"
+        )
+    if distance > (most := tolerance(model.dtype)):
         raise UnsupportedModelError(
             f"{name} ignores the positions or the mask of a draft tree: a path in a tree and the path alone "
             f"differ by {distance:.2g} of the logits' spread, expected at most {most:g}; use another target"

@@ -130,6 +130,19 @@ class TestLogitsThatAreNotFinite:
         with pytest.raises(ValueError, match=self.SENTENCE):
             next(run)
 
+    @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+    def test_before_the_first_text(self, value):
+        """The probe of a model that has not been used meets them first."""
+        pair = load_pair("tiny-llama", packed=False)
+        head: Any = pair.model.get_output_embeddings()
+        with torch.no_grad():
+            head.weight[7] = value
+        sentence = (
+            r"^LlamaForCausalLM gives logits that are NaN, infinite or all alike; its weights are"
+        )
+        with pytest.raises(ValueError, match=sentence):
+            decode(pair, STORY)
+
     @pytest.mark.parametrize(("method", "budget"), METHODS)
     def test_in_the_row_of_a_token_that_comes_later(self, pair, method, budget):
         """Rounds before a pass that reads the token are as they would be; the draft remembers its own."""
