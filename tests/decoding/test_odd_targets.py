@@ -137,9 +137,7 @@ class TestLogitsThatAreNotFinite:
         head: Any = pair.model.get_output_embeddings()
         with torch.no_grad():
             head.weight[7] = value
-        sentence = (
-            r"^LlamaForCausalLM gives logits that are NaN, infinite or all alike; its weights are"
-        )
+        sentence = r"^LlamaForCausalLM gives logits that are NaN, infinite or all alike; its weights are"
         with pytest.raises(ValueError, match=sentence):
             decode(pair, STORY)
 
