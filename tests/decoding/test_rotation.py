@@ -9,21 +9,8 @@ from ddtree_core.decoding import generate
 from ddtree_core.decoding.baselines import library_generate
 from ddtree_core.models import ModelPair
 from ddtree_core.models.tiny import BlurredLookahead, byte_tokenizer, tiny_target
+from tests.models.shapes import SHAPE
 
-SHAPE: dict[str, Any] = dict(
-    vocab_size=260,
-    hidden_size=64,
-    intermediate_size=128,
-    num_hidden_layers=4,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    initializer_range=0.3,
-    tie_word_embeddings=False,
-    bos_token_id=256,
-    eos_token_id=258,
-    pad_token_id=258,
-    max_position_embeddings=256,
-)
 SHORT: dict[str, Any] = SHAPE | {"max_position_embeddings": 48}
 DYNAMIC = LlamaConfig(**SHORT, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0})
 METHODS = [("autoregressive", None), ("dflash", None), ("ddtree", 12)]

@@ -19,20 +19,8 @@ from transformers import (
 from ddtree_core.models import Target, UnsupportedModelError, load_pair
 from ddtree_core.models.probe import tolerance, tree_distance
 from ddtree_core.models.tiny import tiny_config, tiny_target
+from tests.models.shapes import SHAPE
 
-SHAPE: dict[str, Any] = dict(
-    vocab_size=260,
-    hidden_size=64,
-    intermediate_size=128,
-    num_hidden_layers=4,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    initializer_range=0.3,
-    tie_word_embeddings=False,
-    bos_token_id=256,
-    eos_token_id=258,
-    pad_token_id=258,
-)
 DECODERS: dict[str, Any] = dict(
     vocab_size=260, d_model=64, decoder_layers=4, decoder_attention_heads=4, decoder_ffn_dim=128, init_std=0.3
 )

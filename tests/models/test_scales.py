@@ -22,20 +22,8 @@ from ddtree_core.models import UnsupportedModelError
 from ddtree_core.models.borrowed import Borrowed
 from ddtree_core.models.scales import Scales, scales_of
 from ddtree_core.models.tiny import tiny_target
+from tests.models.shapes import SHAPE
 
-SHAPE: dict[str, Any] = dict(
-    vocab_size=260,
-    hidden_size=64,
-    intermediate_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    initializer_range=0.3,
-    tie_word_embeddings=False,
-    bos_token_id=256,
-    eos_token_id=258,
-    pad_token_id=258,
-)
 GRANITE = GraniteConfig(**SHAPE, logits_scaling=16.0, embedding_multiplier=12.0)
 TARGETS: dict[str, tuple[PreTrainedConfig, Scales]] = {
     "plain": (LlamaConfig(**SHAPE), Scales()),
