@@ -11,7 +11,8 @@ import triton.language as tl  # pyright: ignore[reportMissingImports]
 @triton.jit(do_not_specialize=["total", "max_length"])
 def walk_kernel(tokens, parents, cu_nodes, targets, nodes, lengths, bonus, total, max_length):
     """One program walks one request; its length is -1 if the offsets are wrong, 0 if the parents are."""
-    block: tl.constexpr = 128  # pyright: ignore[reportInvalidTypeForm]  # nodes compared at once
+    # Nodes compared at once. Triton reads the annotation, which means nothing to a type checker.
+    block: tl.constexpr = 128  # pyright: ignore
     request, last_request = tl.program_id(0).to(tl.int64), tl.num_programs(0) - 1
     start = tl.load(cu_nodes + request).to(tl.int64)
     end = tl.load(cu_nodes + request + 1).to(tl.int64)
