@@ -106,7 +106,7 @@ def imported_modules(path: Path) -> set[str]:
 def test_every_third_party_import_is_a_direct_requirement() -> None:
     sources = [p for folder in ("ddtree_core", "tests", "benchmarks") for p in (ROOT / folder).rglob("*.py")]
     sources += (ROOT / "notebooks").glob("*.ipynb")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = pyproject()["project"]
     optional = [Requirement(text).name for text in project["optional-dependencies"]["vllm-diagnosis"]]
     installed = metadata.packages_distributions()
     direct = {*pins("requirements.txt"), *optional, "ddtree-core"}
