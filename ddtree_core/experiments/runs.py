@@ -65,8 +65,10 @@ def check_run_folder(run_id: str, root: Path | None = None) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{run_id}.", dir=folder.parent):
             pass
-        if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-            raise PermissionError(f"{folder} is not a folder that this user may change")
+        if folder.exists():
+            with _locked(folder.parent):  # else another writer may be between its two renames
+                if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+                    raise PermissionError(f"{folder} is not a folder that this user may change")
     except OSError as error:
         raise ValueError(
             f"run {run_id!r} cannot be written under {folder.parent} ({error.strerror or error}): "
@@ -124,15 +126,15 @@ def load_run(run_id: str, root: Path | None = None) -> Run:
     another schema version.
     """
     folder = _folder(run_id, root)
-    if not folder.exists() and not _previous(folder).exists():
-        saved = ", ".join(list_runs(root)) or "none"
-        raise ValueError(
-            f"no run {run_id!r} under {folder.parent}: run the notebook that saves it, "
-            f"or choose one of the saved runs ({saved})"
-        )
     with _locked(folder.parent):
         if not folder.exists():
             folder = _previous(folder)  # a save was killed between its two renames
+        if not folder.exists():
+            saved = ", ".join(list_runs(root)) or "none"
+            raise ValueError(
+                f"no run {run_id!r} under {folder.parent}: run the notebook that saves it, "
+                f"or choose one of the saved runs ({saved})"
+            )
         try:
             info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
             tables = {name: pq.read_table(folder / f"{name}.parquet") for name in _TABLES}
